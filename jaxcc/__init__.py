@@ -1,0 +1,1 @@
+"""jaxcc: layouts, schedules and fused collectives for parallel JAX programs."""

@@ -1,0 +1,1 @@
+"""What a value is: layouts, traces, rules, the checker and its errors."""

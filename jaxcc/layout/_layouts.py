@@ -1,0 +1,175 @@
+"""What one array is, over each axis of a mesh: `Replicated`, `Sliced`, `Partial` or `Local`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, final
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxcc.layout._errors import LayoutError
+
+ReduceOp = Literal["sum", "max", "min", "prod"]
+REDUCE_OPS: tuple[ReduceOp, ...] = ("sum", "max", "min", "prod")
+
+
+class Layout:
+    """What an array is over one mesh axis of n ranks: one of the four classes below."""
+
+    __slots__ = ()
+
+
+@final
+@dataclass(frozen=True)
+class Sliced(Layout):
+    """Rank r holds the r-th of n equal blocks along dimension `dim`."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        # bool is an int; Sliced(True) is a mistake, not dimension 1.
+        if isinstance(cast(Any, self.dim), bool) or not isinstance(cast(Any, self.dim), int):
+            raise LayoutError(
+                "LAYOUT_ARGUMENT", f"Sliced takes a dimension number, not {self.dim!r}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Sliced({self.dim})"
+
+
+@final
+@dataclass(frozen=True)
+class Partial(Layout):
+    """The value is `op` over the ranks' values: what a product over a sliced contraction leaves."""
+
+    op: ReduceOp = "sum"
+
+    def __post_init__(self) -> None:
+        if self.op not in REDUCE_OPS:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"Partial takes one of {', '.join(REDUCE_OPS)}, not {self.op!r}",
+            )
+
+    def __repr__(self) -> str:
+        return f"Partial({self.op})"
+
+
+@final
+@dataclass(frozen=True)
+class _Replicated(Layout):
+    def __repr__(self) -> str:
+        return "Replicated"
+
+
+@final
+@dataclass(frozen=True)
+class _Local(Layout):
+    def __repr__(self) -> str:
+        return "Local"
+
+
+Replicated = _Replicated()
+"""Every rank holds the same value."""
+
+Local = _Local()
+"""Ranks hold unrelated values of one shape: a rank's own batch, gradient or key."""
+
+
+@final
+@dataclass(frozen=True)
+class LayoutMap(Mapping[str, Layout]):
+    """A layout for each axis of a mesh; an axis that is not named is Replicated.
+
+    Two axes that slice one dimension do so in the order written, the first one major.
+    """
+
+    items_: tuple[tuple[str, Layout], ...]
+
+    def __getitem__(self, axis: str) -> Layout:
+        return dict(self.items_).get(axis, Replicated)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(axis for axis, _ in self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+    def __repr__(self) -> str:
+        return "on(" + ", ".join(f"{axis}={layout!r}" for axis, layout in self.items_) + ")"
+
+    def describe(self) -> str:
+        """How messages and listings show it: `Sliced(0)@tp`, with several axes joined by a space."""
+        shown = [f"{layout!r}@{axis}" for axis, layout in self.items_ if layout != Replicated]
+        return " ".join(shown) or "Replicated"
+
+    def axes_with(self, kind: type[Layout]) -> tuple[str, ...]:
+        """The axes, in order, whose layout is a `kind`."""
+        return tuple(axis for axis, layout in self.items_ if isinstance(layout, kind))
+
+    def stacked_axes(self) -> tuple[str, ...]:
+        """The axes over which a global array needs a leading dimension: Local and Partial ones."""
+        return tuple(a for a, layout in self.items_ if isinstance(layout, (Partial, _Local)))
+
+
+def on(**layouts: Layout) -> LayoutMap:
+    """A layout per mesh axis, for example `on(dp=Sliced(0), tp=Partial())`."""
+    for axis, layout in layouts.items():
+        if not isinstance(cast(Any, layout), Layout):
+            raise LayoutError("LAYOUT_ARGUMENT", f"on({axis}=...) takes a layout, not {layout!r}")
+    return LayoutMap(tuple(layouts.items()))
+
+
+def as_map(layout: Layout | LayoutMap, axes: Sequence[str]) -> LayoutMap:
+    """The layout as a map over `axes`; a bare layout means the mesh's only axis."""
+    if isinstance(layout, LayoutMap):
+        unknown = [axis for axis in layout if axis not in axes]
+        if unknown:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"{layout!r} names the axis '{unknown[0]}', but the mesh has {', '.join(axes)}",
+            )
+        missing = tuple((axis, Replicated) for axis in axes if axis not in layout)
+        return LayoutMap(layout.items_ + missing)
+    if isinstance(cast(Any, layout), Layout):
+        if layout == Replicated:
+            return LayoutMap(tuple((axis, Replicated) for axis in axes))
+        if len(axes) != 1:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"a bare {layout!r} needs a mesh with one axis, but this one has {', '.join(axes)}; "
+                f"write on({axes[0]}={layout!r})",
+            )
+        return LayoutMap(((axes[0], layout),))
+    raise LayoutError("LAYOUT_ARGUMENT", f"expected a layout, not {layout!r}")
+
+
+def flatten_layouts(layouts: Any, tree: Any, axes: Sequence[str], what: str) -> list[LayoutMap]:
+    """A LayoutMap for each leaf of `tree` from `layouts`, a pytree prefix of it."""
+
+    def is_leaf(node: Any) -> bool:
+        return isinstance(node, (Layout, LayoutMap))
+
+    try:
+        full = jax.tree.broadcast(layouts, tree, is_leaf=is_leaf)
+    except ValueError as error:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT", f"{what} does not match the structure of the values: {error}"
+        ) from None
+    return [as_map(leaf, axes) for leaf in jax.tree.leaves(full, is_leaf=is_leaf)]
+
+
+def to_spec(layout: LayoutMap, ndim: int) -> PartitionSpec:
+    """The PartitionSpec of a global array with `ndim` whole dimensions.
+
+    Local and Partial axes shard a leading dimension of size n each, before the array's own dimensions.
+    """
+    dims: list[list[str]] = [[] for _ in range(ndim)]
+    for axis, one in layout.items_:
+        if isinstance(one, Sliced):
+            dims[one.dim].append(axis)
+    stacked = list(layout.stacked_axes())
+    entries = [(axis,) for axis in stacked] + [tuple(d) if d else None for d in dims]
+    return PartitionSpec(*entries)

@@ -1,0 +1,178 @@
+"""Traces a per-rank function at chosen group sizes, without devices."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+from jaxcc import _compat
+from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
+
+_IN = "__jaxcc_in"
+_OUT = "__jaxcc_out"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The equations of a per-rank function for one set of group sizes.
+
+    Attributes:
+      sizes: ranks along each mesh axis.
+      invars: one variable per leaf of the arguments, with its per-rank shape.
+      outvars: one variable or literal per leaf of the result.
+      eqns: the equations, in order; `outvars` need not use all of them.
+      consts: arrays that the function captured, by variable.
+      out_tree: the structure of the result.
+    """
+
+    sizes: Mapping[str, int]
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+    eqns: tuple[Any, ...]
+    consts: Mapping[Any, Any]
+    out_tree: Any
+
+
+def argument_names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """A name for each leaf of the positional arguments: `w`, or `params['w']` in a pytree."""
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for index, arg in enumerate(args):
+        root = f"arg{index}"
+        if parameters:
+            parameter = parameters[min(index, len(parameters) - 1)]
+            starred = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            root = f"{parameter.name}[{index}]" if starred else parameter.name
+        leaves, _ = jax.tree_util.tree_flatten_with_path(arg)
+        names += [root + jax.tree_util.keystr(path) for path, _ in leaves]
+    return names
+
+
+def per_rank_shape(
+    shape: Sequence[int], layout: LayoutMap, sizes: Mapping[str, int], name: str
+) -> tuple[int, ...]:
+    """The shape that one rank holds of an array whose whole shape is `shape`."""
+    out = list(shape)
+    for axis, one in layout.items_:
+        if not isinstance(one, Sliced):
+            continue
+        if not -len(out) <= one.dim < len(out):
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"{name} has shape {tuple(shape)}, which has no dimension {one.dim} to slice",
+            )
+        if out[one.dim] % sizes[axis]:
+            raise LayoutError(
+                "LAYOUT_INDIVISIBLE",
+                f"dimension {one.dim} of {name} is {shape[one.dim]}, "
+                f"which the {sizes[axis]} ranks of axis '{axis}' do not divide",
+                fixes=(f"pad {name} to a multiple of {sizes[axis]}, or slice another dimension",),
+            )
+        out[one.dim] //= sizes[axis]
+    return tuple(out)
+
+
+def trace(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    layouts: Sequence[LayoutMap],
+    sizes: Mapping[str, int],
+    *,
+    check_vma: bool = True,
+) -> Trace:
+    """Traces `f` as one rank of a mesh with these `sizes` sees it.
+
+    Args:
+      f: the per-rank function.
+      args: positional arguments; leaves have the whole `.shape` and `.dtype`.
+      layouts: one per leaf of `args`.
+      sizes: ranks along each mesh axis, in the mesh's order.
+      check_vma: the flag of `jax.shard_map` under which the program will run; it changes what `psum` means to `grad`.
+    """
+    axes = tuple(sizes)
+    mesh = AbstractMesh(
+        tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes)
+    )
+    leaves, in_tree = jax.tree.flatten(tuple(args))
+    names = argument_names(f, args)
+    specs: list[PartitionSpec] = []
+    avals: list[jax.ShapeDtypeStruct] = []
+    for leaf, layout, name in zip(leaves, layouts, names, strict=True):
+        per_rank_shape(leaf.shape, layout, sizes, name)
+        stacked = tuple(sizes[axis] for axis in layout.stacked_axes())
+        specs.append(to_spec(layout, len(leaf.shape)))
+        avals.append(jax.ShapeDtypeStruct(stacked + tuple(leaf.shape), leaf.dtype))
+    out_tree: list[Any] = []
+
+    def per_rank(*flat: Any) -> list[Any]:
+        inputs = [
+            checkpoint_name(x.reshape(x.shape[len(layout.stacked_axes()) :]), f"{_IN}{i}")
+            for i, (x, layout) in enumerate(zip(flat, layouts, strict=True))
+        ]
+        result = f(*jax.tree.unflatten(in_tree, inputs))
+        flat_result, tree = jax.tree.flatten(result)
+        out_tree.append(tree)
+        outputs = [checkpoint_name(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)]
+        return [_stack(y, axes, check_vma) for y in outputs]
+
+    wrapped = jax.shard_map(
+        per_rank,
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs=PartitionSpec(axes),
+        check_vma=check_vma,
+    )
+    return _strip(jax.make_jaxpr(wrapped)(*avals), sizes, len(leaves), out_tree)
+
+
+def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:
+    """Gives `y` the one form that shard_map accepts of any value: varying, with a dimension for the ranks."""
+    y = jax.numpy.asarray(y)[None]
+    if not check_vma:
+        return y
+    missing = tuple(axis for axis in axes if axis not in _compat.varying_axes(y))
+    return lax.pcast(y, missing, to="varying") if missing else y
+
+
+def _strip(closed: Any, sizes: Mapping[str, int], arity: int, out_tree: list[Any]) -> Trace:
+    """The equations between the input and output labels of `trace`."""
+    outer = _compat.open_jaxpr(closed)
+    (call,) = [eqn for eqn in outer.eqns if _compat.op_name(eqn) == "shard_map"]
+    body = _compat.open_jaxpr(call.params["jaxpr"])
+    outer_consts = dict(zip(outer.constvars, _compat.jaxpr_consts(closed), strict=True))
+    consts = {
+        inner: outer_consts[given]
+        for given, inner in zip(call.invars, body.invars, strict=True)
+        if not isinstance(given, _compat.Literal) and given in outer_consts
+    }
+    consts |= dict(zip(body.constvars, _compat.jaxpr_consts(call.params["jaxpr"]), strict=True))
+    invars: dict[int, Any] = {}
+    outvars: dict[int, Any] = {}
+    eqns: list[Any] = []
+    for eqn in body.eqns:
+        label = str(eqn.params.get("name", "")) if _compat.op_name(eqn) == "name" else ""
+        if label.startswith(_IN):
+            invars[int(label.removeprefix(_IN))] = eqn.outvars[0]
+        elif label.startswith(_OUT):
+            outvars[int(label.removeprefix(_OUT))] = eqn.invars[0]
+        elif len(invars) == arity and not outvars:
+            eqns.append(eqn)
+    return Trace(
+        sizes=dict(sizes),
+        invars=tuple(invars[i] for i in range(arity)),
+        outvars=tuple(outvars[i] for i in range(len(outvars))),
+        eqns=tuple(eqns),
+        consts=consts,
+        out_tree=out_tree[0],
+    )
