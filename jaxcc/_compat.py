@@ -6,12 +6,16 @@ all other modules see only what is defined here.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
+from jax._src import core as _jax_core
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
 
@@ -92,9 +96,17 @@ def source_line(eqn: Any) -> SourceLine | None:
     )
 
 
+def literal_value(literal: Any) -> Any:
+    """The number of a Literal, without the mesh of the trace that it comes from."""
+    dtype = literal.aval.dtype
+    return np.asarray(literal.val, dtype) if isinstance(dtype, np.dtype) else literal.val
+
+
 def bind(eqn: Any, *values: Any) -> list[Any]:
     """Runs or traces one equation on `values`, keeping the user's line on what it makes."""
-    with _source_info.user_context(eqn.source_info.traceback), eqn.ctx.manager:
+    # The equation may have been traced over an AbstractMesh; it now runs where we are.
+    mesh = jax.sharding.get_abstract_mesh()
+    with at_line_of(eqn), eqn.ctx.manager, jax.sharding.use_abstract_mesh(mesh):
         # 0.11 replaced get_bind_params's list of functions by keyword parameters.
         params = eqn.primitive.get_bind_params(eqn.params)
         if isinstance(params, tuple):
@@ -114,5 +126,72 @@ def hide_from_user_lines(*folders: str) -> None:
 
 
 def varying_axes(x: Any) -> frozenset[str]:
-    """The mesh axes over which JAX takes `x` to differ between ranks."""
-    return frozenset(jax.typeof(x).manual_axis_type.varying)
+    """The mesh axes over which JAX takes a value or a type `x` to differ between ranks."""
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    return frozenset(aval.manual_axis_type.varying)
+
+
+def unify_varying(values: list[Any], axes: tuple[str, ...] = ()) -> list[Any]:
+    """The values cast so that JAX takes all of them to vary over the same axes, `axes` included.
+
+    JAX's own functions do this; binding a primitive by hand does not.
+    """
+    wanted = set(axes).union(*(varying_axes(x) for x in values))
+    out: list[Any] = []
+    for x in values:
+        missing = tuple(axis for axis in sorted(wanted) if axis not in varying_axes(x))
+        out.append(lax.pcast(x, missing, to="varying") if missing else x)
+    return out
+
+
+def traced_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
+    """A primitive that can be traced but has no implementation."""
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(abstract_eval)
+    return primitive
+
+
+@contextlib.contextmanager
+def at_line_of(eqn: Any) -> Iterator[None]:
+    """Gives what is traced inside the user's line of `eqn`."""
+    if eqn is None:
+        yield
+        return
+    with _source_info.user_context(eqn.source_info.traceback):
+        yield
+
+
+def allow_on_many_devices(effect: type) -> None:
+    """Lets an ordered effect be part of a program that runs on several devices, each with one token."""
+    from jax._src import effects
+
+    effects.shardable_ordered_effects.add_type(effect)
+
+
+def varying_type(t: jax.ShapeDtypeStruct, axes: tuple[str, ...]) -> jax.ShapeDtypeStruct:
+    """The type with JAX told that it differs between the ranks of `axes`; inside `shard_map`."""
+    if not axes:
+        return t
+    # Only a value's own type carries all that JAX wants; the zero is never computed.
+    zero = lax.pcast(jax.numpy.zeros(t.shape, t.dtype), axes, to="varying")
+    return jax.ShapeDtypeStruct.like(zero)
+
+
+def trace_state() -> object:
+    """What is being traced now: equal to another result if that came from the same trace."""
+    from jax._src import core
+
+    return core.get_opaque_trace_state()
+
+
+@contextlib.contextmanager
+def outside_all_traces() -> Iterator[None]:
+    """Traces inside as if nothing were being traced around: no axes bound, no mesh set."""
+    axis_env = _jax_core.trace_ctx.axis_env
+    nowhere = jax.sharding.AbstractMesh((), ())
+    with _jax_core.eval_context(), jax.sharding.use_abstract_mesh(nowhere):
+        _jax_core.trace_ctx.set_axis_env(_jax_core.top_axis_env)
+        try:
+            yield
+        finally:
+            _jax_core.trace_ctx.set_axis_env(axis_env)

@@ -6,6 +6,13 @@
 
 #define JAXCC_ABI 1
 
+// Marks the functions of this folder: part of a kernel, on whichever side it is compiled for.
+#ifdef __CUDACC__
+#define JAXCC_FN __device__ __forceinline__
+#else
+#define JAXCC_FN inline __attribute__((always_inline))
+#endif
+
 // A tile: a contiguous run of elements of one whole tensor, all in the slice of one rank (its owner).
 //
 // Every rank passes the same list of buffers: first the scalars that all tensors share, then each tensor's operands,

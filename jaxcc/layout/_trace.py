@@ -133,7 +133,9 @@ def trace(
         out_specs=PartitionSpec(axes),
         check_vma=check_vma,
     )
-    return _strip(jax.make_jaxpr(wrapped)(*avals), sizes, len(leaves), out_tree)
+    with _compat.outside_all_traces():
+        closed = jax.make_jaxpr(wrapped)(*avals)
+    return _strip(closed, sizes, len(leaves), out_tree)
 
 
 def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:

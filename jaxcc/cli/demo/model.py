@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pydoc_data import topics
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,25 @@ import numpy as np
 
 BYTES = 256
 
-type Params = dict[str, jax.Array | list[dict[str, jax.Array]]]
+
+class Layer(TypedDict):
+    """f32 scales and matrices of one block."""
+
+    attention_scale: jax.Array
+    qkv: jax.Array
+    project: jax.Array
+    mlp_scale: jax.Array
+    up: jax.Array
+    down: jax.Array
+
+
+class Params(TypedDict):
+    """All that is trained; the embedding is also the output matrix."""
+
+    embed: jax.Array
+    position: jax.Array
+    layers: list[Layer]
+    final_scale: jax.Array
 
 
 @dataclass(frozen=True)
@@ -25,15 +44,15 @@ class Config:
 
 
 def init(key: jax.Array, config: Config) -> Params:
-    """Random parameters: f32, one dict of six matrices and scales for each layer."""
+    """Random f32 parameters."""
     width, keys = config.width, iter(jax.random.split(key, 4 * config.layers + 2))
 
     def dense(rows: int, columns: int, gain: float = 1.0) -> jax.Array:
         return jax.random.normal(next(keys), (rows, columns)) * (gain * rows**-0.5)
 
-    # The branches that add to the residual stream start small, so that its variance does not grow with depth.
+    # Branches start small, so that the residual stream's variance does not grow with depth.
     residual = (2 * config.layers) ** -0.5
-    layers = [
+    layers: list[Layer] = [
         {
             "attention_scale": jnp.ones(width),
             "qkv": dense(width, 3 * width),
@@ -56,7 +75,7 @@ def _rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
 
 
-def _block(x: jax.Array, layer: dict[str, jax.Array], heads: int) -> jax.Array:
+def _block(x: jax.Array, layer: Layer, heads: int) -> jax.Array:
     batch, length, width = x.shape
     qkv = _rms_norm(x, layer["attention_scale"]) @ layer["qkv"]
     q, k, v = jnp.moveaxis(qkv.reshape(batch, length, 3, heads, width // heads), 2, 0)

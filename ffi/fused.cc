@@ -1,0 +1,312 @@
+#include "fused.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "kernels.h"
+#include "rendezvous.h"
+
+namespace jaxcc {
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+constexpr size_t kHugePageBytes = size_t{1} << 20;  // results from this size on get huge pages
+
+struct Seat {
+  Group* group = nullptr;
+  int rank = 0;
+};
+
+struct Epilogue {
+  jaxcc_tile_fn function;
+  void tile(const jaxcc_tile& tile, Participant::Lanes) const { function(&tile); }
+};
+
+ffi::Error error(ffi::ErrorCode code, std::string message) {
+  return ffi::Error(code, std::move(message));
+}
+
+ffi::Error invalid(const std::string& op, const std::string& what) {
+  return error(ffi::ErrorCode::kInvalidArgument, "[BACKEND_ARGUMENT] " + op + ": " + what);
+}
+
+std::chrono::nanoseconds timeout() {
+  static const std::chrono::nanoseconds limit = [] {
+    const char* text = std::getenv("JAXCC_TIMEOUT_S");
+    const double seconds = text ? std::strtod(text, nullptr) : 0;
+    return std::chrono::nanoseconds(
+        static_cast<int64_t>(1e9 * (seconds > 0 && seconds < 1e9 ? seconds : 300)));
+  }();
+  return limit;
+}
+
+// Groups and signatures live as long as the process: another rank may still be using them when an executable dies.
+Group& group_of(std::vector<int64_t> devices) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& groups = *new std::map<std::vector<int64_t>, std::unique_ptr<Group>>;
+  std::lock_guard lock(mutex);
+  std::unique_ptr<Group>& group = groups[devices];
+  if (!group) group = std::make_unique<Group>(std::move(devices), timeout());
+  return *group;
+}
+
+const Signature& shared(std::unique_ptr<Signature> signature) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& signatures = *new std::map<std::string, std::unique_ptr<Signature>>;
+  std::lock_guard lock(mutex);
+  std::unique_ptr<Signature>& kept = signatures[signature->text];
+  if (!kept) kept = std::move(signature);
+  return *kept;
+}
+
+int64_t cache_bytes() {
+  static const int64_t bytes = [] {
+    const long reported = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return reported > 0 ? int64_t{reported} : int64_t{32} << 20;
+  }();
+  return bytes;
+}
+
+// Without this, first touching a large result costs a page fault for each 4 KiB. The start is rounded down to a page, or
+// the kernel leaves the first 2 MiB small.
+void use_huge_pages(void* data, size_t bytes) {
+  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
+  madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(data) + bytes - begin,
+          MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+// One custom call of an executable; all ranks share it.
+struct FusedCall {
+  static ffi::TypeId id;
+
+  const Signature* signature;
+  Epilogue epilogue;
+  std::vector<Seat> seats;  // by device ordinal
+  size_t operands;          // without the order buffer, of all tensors and scalars
+  size_t results;
+
+  // XLA decides them when it compiles, but a handler sees them only when it runs.
+  std::once_flag seen;
+  std::string problem;
+  std::vector<size_t> large;  // results that are at least kHugePageBytes and no operand's buffer
+  bool stream = false;
+
+  void look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
+};
+
+ffi::TypeId FusedCall::id = XLA_FFI_UNKNOWN_TYPE_ID;
+
+// Checks the results' sizes, and decides which need huge pages and whether to store past the cache.
+void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets) {
+  std::unordered_set<const void*> read;
+  size_t bytes = 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
+    read.insert(buffer.untyped_data());
+    bytes += buffer.size_bytes();
+  }
+  const Geometry& geometry = signature->geometry;
+  const size_t per_tensor = geometry.count ? results / geometry.count : 0;
+  for (size_t i = 1; i < rets.size(); ++i) {
+    const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
+    const Tensor& tensor = geometry.tensors[(i - 1) / per_tensor];
+    const int64_t size = static_cast<int64_t>(buffer.element_count());
+    if (size != tensor.outer * tensor.extent && size != tensor.outer * tensor.block) {
+      problem = "result " + std::to_string(i - 1) + " has " + std::to_string(size) +
+                " elements, neither the whole tensor's " +
+                std::to_string(tensor.outer * tensor.extent) + " nor a slice's " +
+                std::to_string(tensor.outer * tensor.block);
+    }
+    if (read.count(buffer.untyped_data())) continue;
+    bytes += buffer.size_bytes();
+    if (buffer.size_bytes() >= kHugePageBytes) large.push_back(i);
+  }
+  stream = static_cast<int64_t>(bytes) * geometry.ranks > cache_bytes();
+}
+
+namespace {
+
+ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, std::string_view name,
+                                                     ffi::Span<const int64_t> devices,
+                                                     int64_t ranks, int64_t scalars,
+                                                     int64_t operands, int64_t results,
+                                                     ffi::Span<const int64_t> shape) {
+  const std::string op(name);
+  const std::string key(kernel);
+  const auto refuse = [&](const std::string& what) { return ffi::Unexpected(invalid(op, what)); };
+  if (ranks < 1 || ranks > kMaxRanks) {
+    return refuse("a group has 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
+                  std::to_string(ranks));
+  }
+  if (devices.size() == 0 || devices.size() % ranks) {
+    return refuse(std::to_string(devices.size()) + " devices are not groups of " +
+                  std::to_string(ranks));
+  }
+  const int64_t count = static_cast<int64_t>(shape.size() / 2);
+  if (shape.size() % 2 || count > INT32_MAX || scalars < 0 || operands < 0 || results < 1) {
+    return refuse("the attributes contradict each other");
+  }
+  const jaxcc_tile_fn function = find_kernel(key);
+  if (!function) {
+    return ffi::Unexpected(error(ffi::ErrorCode::kNotFound,
+                                 "[BACKEND_KERNEL] " + op + ": kernel '" + key +
+                                     "' is not loaded in this process; trace and compile the "
+                                     "program here instead of loading an old executable"));
+  }
+
+  auto signature = std::make_unique<Signature>();
+  signature->op = op;
+  signature->text = op + " (kernel " + key + ", " + std::to_string(scalars) + " scalars, " +
+                    std::to_string(ranks) + " ranks) of";
+  signature->elements = 0;
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t outer = shape[2 * t];
+    const int64_t extent = shape[2 * t + 1];
+    int64_t size;
+    if (outer < 0 || extent < 0 || __builtin_mul_overflow(outer, extent, &size) ||
+        size > INT64_MAX / 4 / ranks - signature->elements) {
+      return refuse("tensor " + std::to_string(t) + " has an impossible size");
+    }
+    signature->elements += size;
+    signature->tensors.push_back({outer, extent, 0, 0, 0, 0});
+    signature->text += " " + std::to_string(outer) + "x" + std::to_string(extent);
+  }
+  signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(count),
+                               static_cast<int32_t>(ranks), static_cast<int32_t>(scalars),
+                               static_cast<int32_t>(operands), static_cast<int32_t>(results));
+
+  auto call = std::make_unique<FusedCall>();
+  call->signature = &shared(std::move(signature));
+  call->epilogue = {function};
+  call->operands = static_cast<size_t>(scalars + count * operands);
+  call->results = static_cast<size_t>(count * results);
+  for (size_t first = 0; first < devices.size(); first += ranks) {
+    std::vector<int64_t> members(devices.begin() + first, devices.begin() + first + ranks);
+    Group& group = group_of(members);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t device = members[rank];
+      if (device < 0 || device >= 1 << 20) return refuse("no device has ordinal " + std::to_string(device));
+      if (call->seats.size() <= static_cast<size_t>(device)) call->seats.resize(device + 1);
+      if (call->seats[device].group) return refuse("device " + std::to_string(device) + " has two ranks");
+      call->seats[device] = {&group, rank};
+    }
+  }
+  return call;
+}
+
+ffi::ErrorCode code_of(Failure failure) {
+  switch (failure) {
+    case Failure::kTimeout:
+      return ffi::ErrorCode::kDeadlineExceeded;
+    case Failure::kAbandoned:
+      return ffi::ErrorCode::kAborted;
+    default:
+      return ffi::ErrorCode::kFailedPrecondition;
+  }
+}
+
+ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::RemainingArgs args,
+                   ffi::RemainingRets rets) {
+  const std::string& op = call->signature->op;
+  if (device < 0 || static_cast<size_t>(device) >= call->seats.size() ||
+      !call->seats[device].group) {
+    return invalid(op, "runs on device " + std::to_string(device) +
+                           ", which is in none of its groups");
+  }
+  if (args.size() != call->operands + 1 || rets.size() != call->results + 1) {
+    return invalid(op, "has " + std::to_string(args.size()) + " operands and " +
+                           std::to_string(rets.size()) + " results, not " +
+                           std::to_string(call->operands + 1) + " and " +
+                           std::to_string(call->results + 1));
+  }
+  std::call_once(call->seen, [&] { call->look(args, rets); });
+  if (!call->problem.empty()) return invalid(op, call->problem);
+
+  const ffi::AnyBuffer order = *args.get<ffi::AnyBuffer>(0);
+  const ffi::AnyBuffer order_out = **rets.get<ffi::AnyBuffer>(0);
+  if (order.untyped_data() != order_out.untyped_data()) {
+    std::memcpy(order_out.untyped_data(), order.untyped_data(),
+                std::min(order.size_bytes(), order_out.size_bytes()));
+  }
+  for (size_t i : call->large) {
+    const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
+    use_huge_pages(buffer.untyped_data(), buffer.size_bytes());
+  }
+  thread_local std::vector<void*> buffers;
+  buffers.clear();
+  for (size_t i = 1; i < args.size(); ++i) {
+    buffers.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  for (size_t i = 1; i < rets.size(); ++i) {
+    buffers.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+
+  const Seat& seat = call->seats[device];
+  Participant rank(*seat.group, seat.rank,
+                   {call->signature, run.run_id, buffers.data(), call->stream});
+  if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
+    return ffi::Error::Success();
+  }
+  return error(code_of(rank.status().failure), rank.status().message);
+}
+
+// What the standard library throws (for want of memory) must not reach XLA.
+template <class F>
+auto guarded(F function) {
+  return [function](auto... args) -> decltype(function(args...)) {
+    try {
+      return function(args...);
+    } catch (const std::exception& problem) {
+      return ffi::Error(ffi::ErrorCode::kInternal, std::string("[BACKEND_INTERNAL] ") + problem.what());
+    }
+  };
+}
+
+}  // namespace
+
+XLA_FFI_TypeId* fused_type_id() { return &FusedCall::id; }
+
+const XLA_FFI_TypeInfo* fused_type_info() {
+  static const XLA_FFI_TypeInfo info = ffi::MakeTypeInfo<FusedCall>();
+  return &info;
+}
+
+XLA_FFI_Error* instantiate_fused(XLA_FFI_CallFrame* frame) {
+  static const auto handler = ffi::Ffi::BindInstantiate()
+                                  .Attr<std::string_view>("kernel")
+                                  .Attr<std::string_view>("op")
+                                  .Attr<ffi::Span<const int64_t>>("devices")
+                                  .Attr<int64_t>("ranks")
+                                  .Attr<int64_t>("scalars")
+                                  .Attr<int64_t>("operands")
+                                  .Attr<int64_t>("results")
+                                  .Attr<ffi::Span<const int64_t>>("geometry")
+                                  .To(guarded(instantiate));
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* execute_fused(XLA_FFI_CallFrame* frame) {
+  static const auto handler = ffi::Ffi::Bind()
+                                  .Ctx<ffi::State<FusedCall>>()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .Ctx<ffi::RunId>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .To(guarded(execute));
+  return handler->Call(frame);
+}
+
+}  // namespace jaxcc

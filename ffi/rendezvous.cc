@@ -1,0 +1,306 @@
+#include "rendezvous.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <thread>
+#include <utility>
+
+namespace jaxcc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The group's word: which ranks came, whether the work is open, whether the epoch is being given up, and the epoch.
+constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
+constexpr uint64_t kOpen = uint64_t{1} << 32;
+constexpr uint64_t kClosing = uint64_t{1} << 33;
+constexpr int kEpochShift = 34;
+
+// Below this, the last rank to come does all the work: waking or even telling another costs more.
+constexpr int64_t kAloneElements = 4096;
+// From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two chunks.
+constexpr int64_t kHelpChunks = 8;
+
+// A pause keeps the core and its cache lines; a yield runs the next rank on this core; only then sleep, since a core that
+// went idle takes some 20 us to wake.
+constexpr auto kPauseFor = std::chrono::microseconds(9);
+constexpr auto kYieldFor = std::chrono::microseconds(50);
+constexpr auto kSleepSlice = std::chrono::milliseconds(100);
+
+uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void drain_streaming_stores() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+// The half of the word that changes when the work opens or the epoch ends.
+uint32_t* futex_word(std::atomic<uint64_t>& state) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+  return reinterpret_cast<uint32_t*>(&state) + 1;
+}
+
+void futex_wait(std::atomic<uint64_t>& state, uint64_t seen) {
+  const auto nanoseconds = std::chrono::nanoseconds(kSleepSlice).count();
+  const timespec limit{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                       static_cast<long>(nanoseconds % 1'000'000'000)};
+  syscall(SYS_futex, futex_word(state), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(seen >> 32),
+          &limit, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint64_t>& state) {
+  syscall(SYS_futex, futex_word(state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+int cores() {
+  static const int count = [] {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  }();
+  return count;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+}  // namespace
+
+Group::Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout)
+    : devices_(std::move(devices)),
+      timeout_(timeout),
+      everyone_((uint64_t{1} << devices_.size()) - 1),
+      entries_(std::make_unique<Entry[]>(devices_.size())),
+      claimed_(std::make_unique<Counter[]>(devices_.size())),
+      buffers_(devices_.size()) {}
+
+std::string Group::name() const {
+  std::vector<std::string> devices;
+  for (int64_t device : devices_) devices.push_back(std::to_string(device));
+  return "the group of devices " + join(devices);
+}
+
+// Readies the work. Called by the last rank to come, when all others wait.
+bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const Call& call = entries_[rank].call;
+    const Call& first = entries_[0].call;
+    const bool same = call.run == first.run && (call.signature == first.signature ||
+                                                call.signature->text == first.signature->text);
+    if (!same) {
+      fail(epoch, everyone_, {Failure::kMismatch, mismatch()});
+      return false;
+    }
+    buffers_[rank] = call.buffers;
+    claimed_[rank].value.store(0, std::memory_order_relaxed);
+  }
+  stream_ = entries_[0].call.stream;
+  if (alone) return true;
+  const int64_t total = ranks() * chunks(signature.geometry);
+  remaining_.store(total, std::memory_order_relaxed);
+  state_.store(epoch << kEpochShift | kOpen | everyone_, std::memory_order_seq_cst);
+  if (total >= kHelpChunks && sleepers_.load(std::memory_order_seq_cst) > 0) {
+    futex_wake_all(state_);
+  }
+  return true;
+}
+
+void Group::finish(uint64_t epoch) {
+  state_.store((epoch + 1) << kEpochShift, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+}
+
+// Ends the epoch with `status` for the ranks in `present`, which all wait or are the caller.
+void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
+  int64_t run = -1;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (!(present >> rank & 1)) continue;
+    entries_[rank].status = status;
+    run = std::max(run, entries_[rank].call.run);
+  }
+  failed_run_.store(run, std::memory_order_release);
+  finish(epoch);
+}
+
+// Ends the epoch unless all ranks have come by now.
+void Group::give_up(uint64_t epoch, int rank) {
+  uint64_t state = state_.load(std::memory_order_acquire);
+  do {
+    const bool waiting = epoch_of(state) == epoch && !(state & (kOpen | kClosing));
+    if (!waiting || (state & kRankMask) == everyone_) return;
+  } while (!state_.compare_exchange_weak(state, state | kClosing, std::memory_order_acq_rel));
+
+  const uint64_t present = state & kRankMask;
+  std::vector<std::string> absent;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (present >> peer & 1) continue;
+    absent.push_back("rank " + std::to_string(peer) + " (device " + std::to_string(devices_[peer]) +
+                     ")");
+  }
+  const double seconds = std::chrono::duration<double>(timeout_).count();
+  std::string limit = std::to_string(seconds);
+  limit.resize(limit.find('.') + 2);
+  fail(epoch, present,
+       {Failure::kTimeout, "[BACKEND_TIMEOUT] " + entries_[rank].call.signature->op + ": " +
+                               join(absent) + " of " + name() + " did not come within " + limit +
+                               " s (JAXCC_TIMEOUT_S)"});
+}
+
+std::string Group::mismatch() const {
+  const Call& first = entries_[0].call;
+  for (int rank = 1; rank < ranks(); ++rank) {
+    const Call& call = entries_[rank].call;
+    const std::string head =
+        "[BACKEND_MISMATCH] the ranks of " + name() + " came to different collectives: ";
+    const std::string peer = "rank " + std::to_string(rank);
+    if (call.signature->text != first.signature->text) {
+      return head + "rank 0 to " + first.signature->text + "; " + peer + " to " +
+             call.signature->text;
+    }
+    if (call.run != first.run) {
+      return head + "rank 0 to " + first.signature->op + " of execution " +
+             std::to_string(first.run) + "; " + peer + " of execution " + std::to_string(call.run);
+    }
+  }
+  return "";
+}
+
+// Returns when ready(state) holds. `missing` ranks are waited for.
+template <class Ready>
+void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
+  const auto now_ready = [&] { return ready(state_.load(std::memory_order_acquire)); };
+  const auto start = Clock::now();
+  if (missing < cores()) {
+    do {
+      for (int i = 0; i < 16; ++i) {
+        if (now_ready()) return;
+        pause();
+      }
+    } while (Clock::now() - start < kPauseFor);
+  }
+  do {
+    if (now_ready()) return;
+    sched_yield();
+  } while (Clock::now() - start < kYieldFor);
+
+  // The count goes up before the word is read again, and whoever changes the word reads the count after: one of the two
+  // sees the other, so no wake is lost.
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (;;) {
+    const uint64_t state = state_.load(std::memory_order_seq_cst);
+    if (ready(state)) break;
+    futex_wait(state_, state);
+    const bool spoilt =
+        entries_[rank].call.run == failed_run_.load(std::memory_order_acquire);
+    if (spoilt || Clock::now() - start > timeout_) give_up(epoch, rank);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Participant::enter() {
+  Group::Entry& entry = group_.entries_[rank_];
+  const std::string& op = call_.signature->op;
+  if (entry.busy.exchange(true, std::memory_order_acquire)) {
+    status_ = {Failure::kMismatch, "[BACKEND_BUSY] " + op + ": rank " + std::to_string(rank_) +
+                                       " of " + group_.name() +
+                                       " is in another collective of this group; pass the order "
+                                       "buffer from one to the next"};
+    return false;
+  }
+  const uint64_t bit = uint64_t{1} << rank_;
+  uint64_t old;
+  for (;;) {
+    if (call_.run == group_.failed_run_.load(std::memory_order_acquire)) {
+      entry.busy.store(false, std::memory_order_release);
+      status_ = {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": an earlier collective of " +
+                                          group_.name() + " failed in this execution"};
+      return false;
+    }
+    entry.call = call_;
+    old = group_.state_.fetch_or(bit, std::memory_order_acq_rel);
+    if (!(old & kClosing)) break;
+    while (epoch_of(group_.state_.load(std::memory_order_acquire)) == epoch_of(old)) sched_yield();
+  }
+  epoch_ = epoch_of(old);
+
+  const uint64_t came = (old & kRankMask) | bit;
+  const Signature& signature = *call_.signature;
+  if (came == group_.everyone_) {
+    alone_ = group_.ranks() == 1 || signature.elements <= kAloneElements;
+    if (!group_.open(epoch_, signature, alone_)) return settle();
+  } else {
+    const int missing = group_.ranks() - __builtin_popcountll(came);
+    uint64_t seen = 0;
+    group_.wait(epoch_, rank_, missing, [&](uint64_t state) {
+      seen = state;
+      return epoch_of(state) != epoch_ || (state & kOpen);
+    });
+    if (epoch_of(seen) != epoch_) {
+      over_ = true;
+      return entry.status.failure == Failure::kNone || settle();
+    }
+  }
+  view_ = {rank_, group_.ranks(), group_.buffers_.data(), nullptr, group_.stream_};
+  return true;
+}
+
+bool Participant::claim(const Geometry& geometry, Chunk* chunk) {
+  if (over_) return false;
+  const int64_t count = chunks(geometry);
+  while (exhausted_ < group_.ranks()) {
+    auto& claimed = group_.claimed_[victim_].value;
+    const int64_t index = claimed.fetch_add(1, std::memory_order_relaxed);
+    if (index < count) {
+      *chunk = {victim_, index};
+      ++stored_;
+      return true;
+    }
+    victim_ = (victim_ + 1) % group_.ranks();
+    ++exhausted_;
+  }
+  return false;
+}
+
+bool Participant::leave() {
+  if (!over_) {
+    if (view_.stream) drain_streaming_stores();
+    const bool last =
+        alone_ || (stored_ > 0 &&
+                   group_.remaining_.fetch_sub(stored_, std::memory_order_acq_rel) == stored_);
+    if (last) {
+      group_.finish(epoch_);
+    } else {
+      group_.wait(epoch_, rank_, group_.ranks() - 1,
+                  [&](uint64_t state) { return epoch_of(state) != epoch_; });
+    }
+  }
+  return settle();
+}
+
+// Takes the outcome and frees the rank's entry.
+bool Participant::settle() {
+  Group::Entry& entry = group_.entries_[rank_];
+  const bool good = entry.status.failure == Failure::kNone;
+  if (!good) status_ = std::exchange(entry.status, {});
+  entry.busy.store(false, std::memory_order_release);
+  return good;
+}
+
+}  // namespace jaxcc

@@ -1,0 +1,123 @@
+// Where the ranks of one process meet: a group of threads, one per rank, that run a collective together.
+//
+// Ranks announce their buffers in one atomic word. The last to come opens the work, whoever is running claims chunks
+// of it, and whoever stores the last one ends the epoch. A rank needs one switch of context per collective, and no
+// core goes idle while there is work.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/collective.h"
+
+namespace jaxcc {
+
+constexpr int kMaxRanks = 32;
+
+enum class Failure { kNone, kTimeout, kMismatch, kAbandoned };
+
+struct Status {
+  Failure failure = Failure::kNone;
+  std::string message;
+};
+
+// What all ranks of a group must agree on before one touches another's buffers.
+struct Signature {
+  std::string op;    // for messages
+  std::string text;  // everything that must agree, readable
+  std::vector<Tensor> tensors;
+  Geometry geometry;
+  int64_t elements = 0;  // of all tensors together
+};
+
+// What one rank brings to a collective. It must stay valid until the rank leaves.
+struct Call {
+  const Signature* signature;
+  int64_t run;  // the execution that it is part of; a failure spoils the rest of that execution for the group
+  void* const* buffers;
+  bool stream;
+};
+
+class Group {
+ public:
+  // `devices` name the ranks in messages. Waits end after `timeout`.
+  Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout);
+
+  int ranks() const { return static_cast<int>(devices_.size()); }
+
+ private:
+  friend class Participant;
+
+  struct alignas(64) Entry {
+    std::atomic<bool> busy{false};
+    Call call;
+    Status status;
+  };
+  struct alignas(64) Counter {
+    std::atomic<int64_t> value{0};
+  };
+
+  bool open(uint64_t epoch, const Signature& signature, bool alone);
+  void finish(uint64_t epoch);
+  void give_up(uint64_t epoch, int rank);
+  void fail(uint64_t epoch, uint64_t present, const Status& status);
+  std::string mismatch() const;
+  std::string name() const;
+  template <class Ready>
+  void wait(uint64_t epoch, int rank, int missing, Ready ready);
+
+  const std::vector<int64_t> devices_;
+  const std::chrono::nanoseconds timeout_;
+  const uint64_t everyone_;
+  std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<Counter[]> claimed_;
+  std::vector<void* const*> buffers_;
+  bool stream_ = false;
+  std::atomic<int64_t> failed_run_{-1};
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<int64_t> remaining_{0};
+};
+
+// The platform of two_shot for one rank of a Group.
+class Participant {
+ public:
+  struct Lanes {
+    static constexpr int64_t first() { return 0; }
+    static constexpr int64_t step() { return 1; }
+  };
+
+  Participant(Group& group, int rank, const Call& call)
+      : group_(group), rank_(rank), call_(call), victim_(rank) {}
+
+  bool enter();
+  bool claim(const Geometry& geometry, Chunk* chunk);
+  bool leave();
+  static Lanes lanes() { return {}; }
+
+  // After enter: what the group sees.
+  const PeerView& view() const { return view_; }
+  // After enter or leave has returned false.
+  const Status& status() const { return status_; }
+
+ private:
+  bool settle();
+
+  Group& group_;
+  const int rank_;
+  const Call call_;
+  PeerView view_{};
+  Status status_;
+  uint64_t epoch_ = 0;
+  int victim_;  // whose chunks to claim next
+  int exhausted_ = 0;
+  int64_t stored_ = 0;
+  bool alone_ = false;  // nobody else was told of the work
+  bool over_ = false;   // the work was done before this rank noticed
+};
+
+}  // namespace jaxcc

@@ -1,0 +1,226 @@
+// The two-shot template on both of its host platforms, against sums in double: ranks that claim work from each other,
+// and ranks with a fixed part that meet at flag barriers, as on a GPU.
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "../protocol/barrier.h"
+#include "testing.h"
+
+namespace jaxcc::testing {
+namespace {
+
+// What a GPU does, on threads: `threads` blocks per rank, each with every threads-th chunk of the rank's own slice.
+class FlagsPlatform {
+ public:
+  struct Lanes {
+    static constexpr int64_t first() { return 0; }
+    static constexpr int64_t step() { return 1; }
+  };
+  FlagsPlatform(const PeerView& view, int block, int blocks, uint32_t call)
+      : view_(view), block_(block), blocks_(blocks), epoch_(2 * call), next_(block) {}
+
+  bool enter() { return flag_barrier(*this, view_, block_, epoch_ + 1); }
+  bool leave() { return flag_barrier(*this, view_, block_, epoch_ + 2); }
+  bool claim(const Geometry& geometry, Chunk* chunk) {
+    if (next_ >= chunks(geometry)) return false;
+    *chunk = {view_.rank, next_};
+    next_ += blocks_;
+    return true;
+  }
+  Lanes lanes() const { return {}; }
+
+  int32_t thread() const { return 0; }
+  int32_t threads() const { return 1; }
+  bool all(bool good) const { return good; }
+  uint32_t load_acquire(const uint32_t* word) const {
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  }
+  void store_release(uint32_t* word, uint32_t value) const {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+  }
+  bool patience(int64_t polls) const {
+    if (polls > 100) std::this_thread::yield();
+    return polls < 100'000'000;
+  }
+
+ private:
+  const PeerView& view_;
+  int block_;
+  int blocks_;
+  uint32_t epoch_;
+  int64_t next_;
+};
+
+// w = w - scale * (sum of g + m), gathered in place; m = sum of g, sliced in place.
+struct Update {
+  template <class Lanes>
+  void tile(const jaxcc_tile& tile, const Lanes& lanes) const {
+    const auto buffer = [&](int rank, int index) {
+      return static_cast<float*>(tile.buffers[rank][index]);
+    };
+    const float scale = buffer(tile.owner, 0)[0];
+    const float* w = buffer(tile.owner, tile.first_operand + 1);
+    const float* m = buffer(tile.owner, tile.first_operand + 2) - tile.shift;
+    float* m_out = buffer(tile.owner, tile.first_result + 1) - tile.shift;
+    for (int64_t i = tile.begin + lanes.first(); i < tile.end; i += lanes.step()) {
+      float g = 0;
+      for (int rank = 0; rank < tile.ranks; ++rank) g += buffer(rank, tile.first_operand)[i];
+      const float out = w[i] - scale * (g + m[i]);
+      m_out[i] = g;
+      for (int rank = 0; rank < tile.ranks; ++rank) buffer(rank, tile.first_result)[i] = out;
+    }
+  }
+};
+
+// Buffers of one rank: the scale, then g, w, m of each tensor, then w and m again.
+struct Rank {
+  float scale;
+  std::vector<std::vector<float>> g, w, m;
+  std::vector<void*> buffers;
+};
+
+struct Problem {
+  std::unique_ptr<Signature> signature;
+  std::vector<Rank> ranks;
+  std::vector<void* const*> views;
+};
+
+Problem make_problem(const std::vector<Shape>& shapes, int ranks, Random& random) {
+  Problem problem{make_signature("update", shapes, ranks, 1, 3, 2), std::vector<Rank>(ranks), {}};
+  const float scale = random.normal();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::vector<float>> w;
+  for (const Shape& shape : shapes) w.push_back(random.normals(shape.outer * shape.extent));
+  for (int r = 0; r < ranks; ++r) {
+    Rank& rank = problem.ranks[r];
+    rank.scale = scale;
+    rank.buffers = {&rank.scale};
+    for (size_t t = 0; t < shapes.size(); ++t) {
+      const Tensor& tensor = problem.signature->tensors[t];
+      rank.g.push_back(random.normals(tensor.outer * tensor.extent));
+      rank.w.push_back(w[t]);
+      rank.m.push_back(random.normals(tensor.outer * tensor.block));
+      // A rank's w is read on the elements that it owns only.
+      for (int64_t i = 0; i < tensor.outer * tensor.extent; ++i) {
+        if (i % tensor.extent / tensor.block != r) rank.w[t][i] = nan;
+      }
+    }
+    for (size_t t = 0; t < shapes.size(); ++t) {
+      for (auto* list : {&rank.g, &rank.w, &rank.m}) rank.buffers.push_back((*list)[t].data());
+    }
+    for (size_t t = 0; t < shapes.size(); ++t) {
+      for (auto* list : {&rank.w, &rank.m}) rank.buffers.push_back((*list)[t].data());
+    }
+    problem.views.push_back(rank.buffers.data());
+  }
+  return problem;
+}
+
+void check_update(const Problem& before, const Problem& after) {
+  const int ranks = static_cast<int>(before.ranks.size());
+  for (size_t t = 0; t < before.signature->tensors.size(); ++t) {
+    const Tensor& tensor = before.signature->tensors[t];
+    for (int64_t i = 0; i < tensor.outer * tensor.extent; ++i) {
+      const int owner = static_cast<int>(i % tensor.extent / tensor.block);
+      const int64_t local = i / tensor.extent * tensor.block + i % tensor.extent % tensor.block;
+      double g = 0;
+      for (const Rank& rank : before.ranks) g += rank.g[t][i];
+      const Rank& own = before.ranks[owner];
+      const double w = own.w[t][i] - double{own.scale} * (g + own.m[t][local]);
+      CHECK(std::abs(after.ranks[owner].m[t][local] - g) < 1e-5);
+      for (int r = 0; r < ranks; ++r) CHECK(std::abs(after.ranks[r].w[t][i] - w) < 1e-4);
+      for (int r = 1; r < ranks; ++r) CHECK(after.ranks[r].w[t][i] == after.ranks[0].w[t][i]);
+    }
+  }
+}
+
+Problem copy(const Problem& from, const std::vector<Shape>& shapes) {
+  Random unused(0);
+  Problem to = make_problem(shapes, static_cast<int>(from.ranks.size()), unused);
+  for (size_t r = 0; r < from.ranks.size(); ++r) {
+    to.ranks[r].scale = from.ranks[r].scale;
+    for (size_t t = 0; t < shapes.size(); ++t) {
+      // Element by element: the buffers' addresses are in the views already.
+      std::copy(from.ranks[r].g[t].begin(), from.ranks[r].g[t].end(), to.ranks[r].g[t].begin());
+      std::copy(from.ranks[r].w[t].begin(), from.ranks[r].w[t].end(), to.ranks[r].w[t].begin());
+      std::copy(from.ranks[r].m[t].begin(), from.ranks[r].m[t].end(), to.ranks[r].m[t].begin());
+    }
+  }
+  return to;
+}
+
+std::vector<Shape> random_shapes(Random& random, int trial) {
+  std::vector<Shape> shapes(random.integer(1, trial % 7 == 0 ? 200 : 4));
+  const bool large = trial % 5 == 0 && shapes.size() < 5;
+  for (Shape& shape : shapes) {
+    shape = {random.integer(1, 8), random.integer(0, large ? 12'000 : 200)};
+  }
+  return shapes;
+}
+
+// Many collectives of different shapes, one after another, on one group, with ranks that come at different times.
+void check_in_process(int ranks, int trials) {
+  Random random(100 + ranks);
+  Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));
+  std::vector<std::vector<Shape>> shapes;
+  std::vector<Problem> before, after;
+  for (int trial = 0; trial < trials; ++trial) {
+    shapes.push_back(random_shapes(random, trial));
+    before.push_back(make_problem(shapes.back(), ranks, random));
+    after.push_back(copy(before.back(), shapes.back()));
+  }
+  on_ranks(ranks, [&](int r) {
+    Random delays(r);
+    for (int trial = 0; trial < trials; ++trial) {
+      if (delays.integer(0, 9) == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(delays.integer(0, 300)));
+      }
+      Problem& problem = after[trial];
+      Participant rank(group, r, {problem.signature.get(), 1, problem.views[r], trial % 2 == 0});
+      CHECK(two_shot(rank, Update(), rank.view(), problem.signature->geometry));
+    }
+  });
+  for (int trial = 0; trial < trials; ++trial) check_update(before[trial], after[trial]);
+}
+
+void check_flags(int ranks, int blocks, int trials) {
+  Random random(200 + ranks);
+  std::vector<std::vector<Flag>> inboxes(ranks, std::vector<Flag>(blocks * ranks));
+  std::vector<Flag*> flags;
+  // Epochs wrap around during the test.
+  const uint32_t first_call = (uint32_t{0} - trials) / 2;
+  for (auto& inbox : inboxes) {
+    for (Flag& flag : inbox) flag.epoch = 2 * first_call;
+    flags.push_back(inbox.data());
+  }
+  std::vector<std::vector<Shape>> shapes;
+  std::vector<Problem> before, after;
+  for (int trial = 0; trial < trials; ++trial) {
+    shapes.push_back(random_shapes(random, trial));
+    before.push_back(make_problem(shapes.back(), ranks, random));
+    after.push_back(copy(before.back(), shapes.back()));
+  }
+  on_ranks(ranks * blocks, [&](int thread) {
+    const int r = thread / blocks;
+    for (int trial = 0; trial < trials; ++trial) {
+      Problem& problem = after[trial];
+      const PeerView view{r, ranks, problem.views.data(), flags.data(), 0};
+      FlagsPlatform platform(view, thread % blocks, blocks, first_call + trial);
+      CHECK(two_shot(platform, Update(), view, problem.signature->geometry));
+    }
+  });
+  for (int trial = 0; trial < trials; ++trial) check_update(before[trial], after[trial]);
+}
+
+}  // namespace
+}  // namespace jaxcc::testing
+
+int main(int, char** argv) {
+  using namespace jaxcc::testing;
+  const int trials = argv[1] ? std::atoi(argv[1]) : 40;
+  for (int ranks : {1, 2, 3, 4, 8}) check_in_process(ranks, trials);
+  for (int ranks : {1, 2, 3, 4}) check_flags(ranks, 1 + ranks % 2, trials);
+  return 0;
+}

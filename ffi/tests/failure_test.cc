@@ -1,0 +1,128 @@
+// A group whose ranks do not agree, or do not come: every rank gets an error, soon, and the group works again in the next
+// execution.
+
+#include <atomic>
+
+#include "testing.h"
+
+namespace jaxcc::testing {
+namespace {
+
+constexpr auto kTimeout = std::chrono::milliseconds(300);
+
+struct Nothing {
+  void tile(const jaxcc_tile&, Participant::Lanes) const {}
+};
+
+Status run(Group& group, int rank, const Signature& signature, int64_t execution) {
+  Participant participant(group, rank, {&signature, execution, nullptr, false});
+  const bool good = two_shot(participant, Nothing(), participant.view(), signature.geometry);
+  CHECK(good == (participant.status().failure == Failure::kNone));
+  return participant.status();
+}
+
+bool says(const Status& status, const std::string& text) {
+  return status.message.find(text) != std::string::npos;
+}
+
+void check_works(Group& group, const Signature& signature, int64_t execution) {
+  on_ranks(group.ranks(), [&](int rank) {
+    for (int i = 0; i < 100; ++i) {
+      CHECK(run(group, rank, signature, execution).failure == Failure::kNone);
+    }
+  });
+}
+
+void check_mismatch() {
+  Group group({0, 1, 2}, kTimeout);
+  const auto good = make_signature("mean", {{4, 100}}, 3, 0, 1, 1);
+  const auto other = make_signature("norm", {{4, 101}}, 3, 0, 1, 1);
+  on_ranks(3, [&](int rank) {
+    const Status status = run(group, rank, rank == 1 ? *other : *good, 1);
+    CHECK(status.failure == Failure::kMismatch);
+    CHECK(says(status, "BACKEND_MISMATCH"));
+    CHECK(says(status, "rank 0 to mean of 4x100"));
+    CHECK(says(status, "rank 1 to norm of 4x101"));
+    CHECK(run(group, rank, *good, 1).failure == Failure::kAbandoned);
+  });
+  check_works(group, *good, 2);
+  on_ranks(3, [&](int rank) {
+    CHECK(says(run(group, rank, *good, rank == 2 ? 4 : 3), "execution"));
+  });
+  check_works(group, *good, 5);
+}
+
+// Ranks that came return after the limit; one that comes later, in the same execution, returns at once.
+void check_timeout(int ranks, int absent) {
+  std::vector<int64_t> devices(ranks);
+  for (int rank = 0; rank < ranks; ++rank) devices[rank] = 10 + rank;
+  Group group(devices, kTimeout);
+  const auto signature = make_signature("sum", {{1, 100'000}}, ranks, 0, 1, 1);
+  check_works(group, *signature, 1);
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> failed{0};
+  on_ranks(ranks, [&](int rank) {
+    if (rank == absent) {
+      while (failed < ranks - 1) std::this_thread::yield();
+      CHECK(run(group, rank, *signature, 2).failure == Failure::kAbandoned);
+      return;
+    }
+    const Status status = run(group, rank, *signature, 2);
+    CHECK(status.failure == Failure::kTimeout);
+    CHECK(says(status, "[BACKEND_TIMEOUT] sum: rank " + std::to_string(absent) + " (device " +
+                           std::to_string(10 + absent) + ")"));
+    CHECK(says(status, "within 0.3 s"));
+    ++failed;
+  });
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(took >= kTimeout && took < std::chrono::seconds(20));
+  check_works(group, *signature, 3);
+}
+
+// A rank that comes just as the others give up either completes the collective or fails; nobody hangs.
+void check_close_call() {
+  Group group({0, 1}, std::chrono::milliseconds(100));
+  const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);
+  for (int execution = 1; execution <= 8; ++execution) {
+    std::atomic<int> good{0};
+    on_ranks(2, [&](int rank) {
+      if (rank) std::this_thread::sleep_for(std::chrono::microseconds(100'000 + 40 * execution));
+      if (run(group, rank, *signature, execution).failure == Failure::kNone) ++good;
+    });
+    CHECK(good == 0 || good == 2);
+  }
+  check_works(group, *signature, 100);
+}
+
+// One rank in two collectives at once, which have no order: the second is refused, the first completes.
+void check_busy() {
+  Group group({0, 1}, std::chrono::seconds(20));
+  const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);
+  std::atomic<bool> refused{false};
+  on_ranks(3, [&](int thread) {
+    if (thread == 2) {
+      while (!refused) std::this_thread::yield();
+      CHECK(run(group, 1, *signature, 1).failure == Failure::kNone);
+      return;
+    }
+    const Status status = run(group, 0, *signature, 1);
+    if (status.failure == Failure::kNone) return;
+    CHECK(says(status, "BACKEND_BUSY"));
+    refused = true;
+  });
+  CHECK(refused);
+  check_works(group, *signature, 2);
+}
+
+}  // namespace
+}  // namespace jaxcc::testing
+
+int main() {
+  using namespace jaxcc::testing;
+  check_mismatch();
+  check_timeout(2, 1);
+  check_timeout(4, 2);
+  check_close_call();
+  check_busy();
+  return 0;
+}

@@ -1,0 +1,67 @@
+// Every element of every tensor belongs to one tile, of the rank that owns it.
+
+#include "testing.h"
+
+namespace jaxcc::testing {
+namespace {
+
+void check_geometry(const std::vector<Shape>& shapes, int ranks) {
+  constexpr int kScalars = 2, kOperands = 3, kResults = 2;
+  const auto signature = make_signature("cover", shapes, ranks, kScalars, kOperands, kResults);
+  const Geometry& geometry = signature->geometry;
+  std::vector<std::vector<int>> times;
+  for (const Shape& shape : shapes) times.emplace_back(shape.outer * shape.extent);
+  const PeerView view{0, ranks, nullptr, nullptr, 1};
+  for (int owner = 0; owner < ranks; ++owner) {
+    std::vector<std::vector<bool>> slice;
+    for (const Tensor& tensor : signature->tensors) slice.emplace_back(tensor.outer * tensor.block);
+    for (int64_t index = 0; index < chunks(geometry); ++index) {
+      int64_t elements = 0;
+      for (Tiles tiles(view, geometry, {owner, index}); tiles.next();) {
+        const jaxcc_tile& tile = tiles.tile();
+        CHECK(tile.ranks == ranks && tile.owner == owner && tile.stream == 1);
+        const int t = (tile.first_operand - kScalars) / kOperands;
+        CHECK(tile.first_operand == kScalars + t * kOperands);
+        const int count = static_cast<int>(shapes.size());
+        CHECK(tile.first_result == kScalars + count * kOperands + t * kResults);
+        CHECK(tile.begin < tile.end);
+        const int64_t extent = shapes[t].extent;
+        const int64_t block = (extent + ranks - 1) / ranks;
+        CHECK(tile.begin / extent == (tile.end - 1) / extent);
+        for (int64_t i = tile.begin; i < tile.end; ++i) {
+          ++times[t][i];
+          CHECK(i % extent / block == owner);
+          const int64_t local = i / extent * block + i % extent % block;
+          CHECK(i - tile.shift == local);
+          CHECK(!slice[t][local]);
+          slice[t][local] = true;
+        }
+        elements += tile.end - tile.begin;
+      }
+      CHECK(elements <= kChunkUnits * kUnit);
+    }
+  }
+  for (const auto& tensor : times) {
+    for (int count : tensor) CHECK(count == 1);
+  }
+}
+
+}  // namespace
+}  // namespace jaxcc::testing
+
+int main() {
+  using namespace jaxcc::testing;
+  check_geometry({{1, 1}}, 8);
+  check_geometry({{0, 5}, {3, 0}, {2, 7}, {0, 0}}, 3);
+  check_geometry({{1, 200'000}}, 2);
+  check_geometry({{5000, 3}}, 2);
+  Random random(20);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<Shape> shapes(random.integer(1, trial % 10 == 0 ? 200 : 6));
+    for (Shape& shape : shapes) {
+      shape = {random.integer(0, 20), random.integer(0, random.integer(0, 1) ? 40 : 4000)};
+    }
+    check_geometry(shapes, static_cast<int>(random.integer(1, 8)));
+  }
+  return 0;
+}

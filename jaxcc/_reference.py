@@ -1,0 +1,105 @@
+"""Runs a checked function on a group of one: the oracle of the promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxcc.layout import LayoutMap, Local, Partial, Replicated, Sliced
+from jaxcc.program import run as run_program
+from jaxcc.schedule import Source, shard_mapped
+
+_REDUCE = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod}
+
+
+def run(source: Source, args: tuple[Any, ...]) -> Any:
+    """The result for global arrays `args`, computed on one device.
+
+    With `Local` inputs, which a group of one cannot hold, every rank is computed, on the one device.
+    """
+    device = np.asarray(source.mesh.devices).flat[0]
+    leaves = [jax.device_put(jnp.asarray(x), device) for x in jax.tree.leaves(args)]
+    local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
+    outs = _all_ranks(source, leaves) if local else _group_of_one(source, leaves, device)
+    return jax.tree.unflatten(source.program(source.whole).out_tree, outs)
+
+
+def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:
+    program = source.program(source.whole)
+    whole = []
+    for x, layout in zip(leaves, source.in_layouts, strict=True):
+        for axis in layout.stacked_axes():
+            one = layout[axis]
+            assert isinstance(one, Partial)
+            x = _REDUCE[one.op](x, axis=0)
+        whole.append(jnp.reshape(x, (1,) * len(layout.stacked_axes()) + x.shape))
+    mapped = shard_mapped(
+        lambda *given: run_program(program, given, check_vma=source.check_vma),
+        Mesh(np.asarray(device).reshape((1,) * len(source.sizes)), tuple(source.sizes)),
+        source.in_layouts,
+        [len(x.shape) for x in source.leaves()],
+        source.out_layouts,
+        [len(t.shape) for t in program.out_types()],
+        check_vma=source.check_vma,
+    )
+    return jax.jit(mapped)(*whole)
+
+
+def _all_ranks(source: Source, leaves: list[Any]) -> list[Any]:
+    program = source.program(source.sizes)
+
+    def per_rank(*given: Any) -> list[Any]:
+        return run_program(program, given, check_vma=False)
+
+    function = per_rank
+    for axis in reversed(source.sizes):
+        function = jax.vmap(function, axis_name=axis, axis_size=source.sizes[axis])
+    parts = [
+        _split(x, layout, source.sizes)
+        for x, layout in zip(leaves, source.in_layouts, strict=True)
+    ]
+    outs = jax.jit(function)(*parts)
+    return [_join(y, layout, source.sizes) for y, layout in zip(outs, source.out_layouts, strict=True)]
+
+
+def _split(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
+    """All ranks' parts of a global array: a leading dimension per mesh axis, in the mesh's order."""
+    stacked = list(layout.stacked_axes())
+    made = list(stacked)
+    for axis, one in layout.items_:
+        if isinstance(one, Sliced):
+            dim = len(made) + one.dim % (x.ndim - len(made))
+            shape = x.shape[:dim] + (sizes[axis], x.shape[dim] // sizes[axis]) + x.shape[dim + 1 :]
+            x = jnp.moveaxis(x.reshape(shape), dim, len(made))
+        elif one == Replicated:
+            x = jnp.broadcast_to(
+                jnp.expand_dims(x, len(made)),
+                x.shape[: len(made)] + (sizes[axis],) + x.shape[len(made) :],
+            )
+        else:
+            continue
+        made.append(axis)
+    return jnp.moveaxis(x, [made.index(axis) for axis in sizes], range(len(made)))
+
+
+def _join(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
+    """The global array of which `x` holds all ranks' parts; the inverse of `_split`."""
+    left = list(sizes)
+    for axis, one in reversed(layout.items_):
+        index = left.index(axis)
+        if isinstance(one, Sliced):
+            dim = len(left) + one.dim % (x.ndim - len(left))
+            x = jnp.moveaxis(x, index, dim - 1)
+            x = x.reshape(x.shape[: dim - 1] + (-1,) + x.shape[dim + 1 :])
+        elif one == Replicated:
+            x = jnp.take(x, 0, axis=index)
+        else:
+            continue
+        left.remove(axis)
+    stacked = layout.stacked_axes()
+    return jnp.moveaxis(x, [left.index(axis) for axis in stacked], range(len(stacked)))

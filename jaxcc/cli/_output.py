@@ -1,0 +1,80 @@
+"""What a command writes: results to stdout, progress and warnings to stderr."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+_UPDATE_S = 5.0
+_FILE_WIDTH = 120
+
+
+class Output:
+    """The two streams of a command; with `as_json`, stdout carries one JSON document only."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._out = Console(highlight=False, quiet=as_json)
+        if not self._out.is_terminal:
+            self._out.width = _FILE_WIDTH
+        self._err = Console(stderr=True, highlight=False)
+
+    def show(self, what: RenderableType = "", *, style: str = "") -> None:
+        """A result for people: text as it is, without markup, or a table."""
+        self._out.print(Text(what) if isinstance(what, str) else what, style=style, soft_wrap=True)
+
+    def document(self, value: Any) -> None:
+        """The JSON document."""
+        if self._as_json:
+            print(json.dumps(value, indent=2, allow_nan=False))
+
+    def note(self, text: str, *, style: str = "") -> None:
+        """One line on stderr."""
+        self._err.print(Text(text), style=style, soft_wrap=True)
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Shows `what` while the block runs; the block tells how far it is by calling what it gets.
+
+        On a terminal this is one line that changes; elsewhere a line at the start, one every
+        5 s at most, and one at the end.
+        """
+        start = time.perf_counter()
+        if self._err.is_terminal:
+            with self._err.status(what) as status:
+                yield lambda detail: status.update(f"{what}: {detail}")
+        else:
+            self.note(f"{what} ...")
+            shown = start
+
+            def tell(detail: str) -> None:
+                nonlocal shown
+                if time.perf_counter() - shown > _UPDATE_S:
+                    shown = time.perf_counter()
+                    self.note(f"{what}: {detail}")
+
+            yield tell
+        self.note(f"{what}: done in {time.perf_counter() - start:.1f} s", style="dim")
+
+    @contextmanager
+    def warnings_as_lines(self) -> Iterator[list[str]]:
+        """Shows each warning once, as one line on stderr, and lists the warnings that came."""
+        seen: list[str] = []
+
+        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+            text = " ".join(str(message).split())
+            if text not in seen:
+                seen.append(text)
+                self.note(f"jaxcc: warning: {text}", style="yellow")
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = show
+            yield seen

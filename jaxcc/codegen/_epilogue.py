@@ -1,0 +1,123 @@
+"""Kernels: from the jaxpr that is fused into a collective to the text of its tile function."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxcc.codegen._elements import element_of
+from jaxcc.codegen._graph import Graph, graph_of
+from jaxcc.codegen._index import needs_of
+from jaxcc.codegen._roles import OutRole, Role
+from jaxcc.codegen._space import space_of
+from jaxcc.codegen._text import Writer
+from jaxcc.layout._errors import CodegenError
+
+_HOST = """\
+#include "protocol/gather.h"
+#include "protocol/math.h"
+
+namespace {{
+
+{epilogue}
+}}  // namespace
+
+extern "C" {{
+extern const int32_t jaxcc_kernel_abi = JAXCC_ABI;
+void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::OneLane{{}}); }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A tile function: `epilogue` is the text of `struct Epilogue` for g++ and CUDA alike.
+
+    Buffers are listed as in ffi/protocol/abi.h: `scalar_inputs` and `operand_inputs` are the inputs' numbers in that order.
+    """
+
+    epilogue: str
+    ranks: int
+    inputs: tuple[Role, ...]
+    outputs: tuple[OutRole, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+
+    @property
+    def scalar_inputs(self) -> tuple[int, ...]:
+        """The inputs that all tensors share."""
+        return tuple(n for n, role in enumerate(self.inputs) if role is Role.SCALAR)
+
+    @property
+    def operand_inputs(self) -> tuple[int, ...]:
+        """The inputs that each tensor has."""
+        return tuple(n for n, role in enumerate(self.inputs) if role is not Role.SCALAR)
+
+    @property
+    def text(self) -> str:
+        """The whole host source: includes, the epilogue, the exported names."""
+        return _HOST.format(epilogue=self.epilogue)
+
+    @property
+    def key(self) -> str:
+        """A name for the text; `compile_kernel` adds the compiler and machine."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def generate(
+    jaxpr: Any,
+    consts: Sequence[Any] | Mapping[Any, Any],
+    inputs: Sequence[Role],
+    outputs: Sequence[OutRole],
+    *,
+    shape: tuple[int, ...] | None,
+    ranks: int,
+    op: str = "sum",
+) -> Kernel:
+    """Writes the kernel that reduces inputs over `ranks`, computes a pointwise `jaxpr`, and gathers outputs.
+
+    Args:
+      jaxpr: the computation, with `.invars`, `.outvars`, `.eqns`. Only the dimension structure of its shapes is used:
+        outputs have as many dims as `shape`. Trace it at whole shapes where a rank's block may have size 1.
+      consts: values of its constvars, in order or by variable; single numbers.
+      inputs: the role of each of `jaxpr.invars`.
+      outputs: the role of each of `jaxpr.outvars`.
+      shape: the whole shape of the result, row-major; None for a kernel that serves tensors of any size, whose
+        operands are scalars or have the result's shape.
+      ranks: ranks in the group; the sum over them is unrolled, in rank order.
+      op: what reduces REDUCE inputs: "sum", "prod", "max" or "min".
+
+    Raises:
+      CodegenError: CODEGEN_PRIMITIVE, CODEGEN_DTYPE, CODEGEN_CONST, CODEGEN_SHAPE, CODEGEN_BROADCAST.
+    """
+    graph = graph_of(jaxpr, consts)
+    rank = _result_rank(graph, shape)
+    needs = needs_of(graph, rank)
+    space = space_of(shape, rank, (index for value in graph.inputs for index in needs[value]))
+    writer = Writer(graph, needs, space, inputs, ranks, op)
+    return Kernel(
+        epilogue=writer.epilogue(graph.outputs, outputs, rank),
+        ranks=ranks,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        input_dtypes=tuple(element_of(value.dtype).dtype for value in graph.inputs),
+        output_dtypes=tuple(element_of(value.dtype).dtype for value in graph.outputs),
+    )
+
+
+def _result_rank(graph: Graph, shape: tuple[int, ...] | None) -> int:
+    """The number of dims of the outputs, which must agree."""
+    ranks = {len(value.shape) for value in graph.outputs} | (
+        {len(shape)} if shape is not None else set()
+    )
+    if len(ranks) != 1:
+        shapes = ", ".join(str(value.shape) for value in graph.outputs)
+        raise CodegenError(
+            "CODEGEN_SHAPE",
+            f"outputs of shapes {shapes} are not all arrays over one shape {shape or ''}".rstrip(),
+            because="one loop computes all outputs of a kernel",
+            fixes=("return arrays of one shape from the fused function",),
+        )
+    return ranks.pop()

@@ -1,0 +1,99 @@
+"""Where each value is read: index maps, carried backwards from the outputs to the inputs.
+
+An index map has one entry for each dimension of a value: the dimension of the iteration space that walks it, or
+None where it is read at index 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxcc import _compat
+from jaxcc.codegen._graph import Graph, Node, Value
+from jaxcc.codegen._primitives import RULES
+from jaxcc.layout._errors import CodegenError
+
+IndexMap = tuple[int | None, ...]
+Needs = Mapping[Value, Mapping[IndexMap, None]]
+
+
+def needs_of(graph: Graph, rank: int) -> Needs:
+    """Each value's index maps, in the order in which they are found; values that no output needs have none."""
+    values: list[Value] = [*graph.inputs, *graph.nodes, *graph.outputs]
+    needs: dict[Value, dict[IndexMap, None]] = {value: {} for value in values}
+    for output in graph.outputs:
+        needs[output][tuple(range(rank))] = None
+    for node in reversed(graph.nodes):
+        for index in needs[node]:
+            for arg, arg_index in zip(node.args, operand_maps(node, index), strict=True):
+                needs.setdefault(arg, {})[arg_index] = None
+    return needs
+
+
+def operand_maps(node: Node, index: IndexMap) -> list[IndexMap]:
+    """Where a node that is needed at `index` reads its arguments; a CodegenError if it is not pointwise."""
+    name = _compat.op_name(node.eqn)
+    if name in RULES:
+        return [_pointwise(arg.shape, node.shape, index) for arg in node.args]
+    move = MOVES.get(name)
+    source = move(node, index) if move else None
+    if source is None:
+        raise unknown(node, f"the primitive {name} is not pointwise")
+    return [source]
+
+
+def unknown(node: Node, because: str) -> CodegenError:
+    """The error for an equation that has no place in a kernel."""
+    return CodegenError(
+        "CODEGEN_PRIMITIVE",
+        f"a fused kernel cannot contain {_compat.op_name(node.eqn)}",
+        line=_compat.source_line(node.eqn),
+        because=because,
+        fixes=("leave this operation out of the fusion, before or after it",),
+    )
+
+
+def _pointwise(operand: Sequence[int], result: Sequence[int], index: IndexMap) -> IndexMap:
+    """Scalars and dimensions of size 1 are repeated."""
+    if not operand:
+        return ()
+    sizes = zip(operand, result, index, strict=True)
+    return tuple(None if size == 1 != out else at for size, out, at in sizes)
+
+
+def _broadcast_in_dim(node: Node, index: IndexMap) -> IndexMap:
+    dims: Sequence[int] = node.eqn.params["broadcast_dimensions"]
+    (operand,) = (arg.shape for arg in node.args)
+    return _pointwise(operand, [node.shape[d] for d in dims], tuple(index[d] for d in dims))
+
+
+def _squeeze(node: Node, index: IndexMap) -> IndexMap:
+    (operand,) = (arg.shape for arg in node.args)
+    dropped: Sequence[int] = node.eqn.params["dimensions"]
+    walk = iter(index)
+    return tuple(None if d in dropped else next(walk) for d in range(len(operand)))
+
+
+def _reshape(node: Node, index: IndexMap) -> IndexMap | None:
+    """Only dimensions of size 1 may come and go."""
+    (operand,) = (arg.shape for arg in node.args)
+    walk = list(zip(node.shape, index, strict=True))
+    source: list[int | None] = []
+    for size in operand:
+        while walk and walk[0][0] == 1 != size:
+            walk.pop(0)
+        if walk and walk[0][0] == size:
+            source.append(walk.pop(0)[1])
+        elif size == 1:
+            source.append(None)
+        else:
+            return None
+    return None if any(size != 1 for size, _ in walk) else tuple(source)
+
+
+# Primitives that only say where a value is read.
+MOVES: dict[str, Callable[[Node, IndexMap], IndexMap | None]] = {
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": _reshape,
+    "squeeze": _squeeze,
+}

@@ -1,0 +1,56 @@
+"""All-reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxcc.comm._backends import BACKENDS
+from jaxcc.comm._call import AxisName, describe
+from jaxcc.comm._choose import choose
+from jaxcc.comm._table import Table
+
+
+def all_reduce(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    op: str = "sum",
+    backend: str = "auto",
+    mesh: Mesh | None = None,
+    table: Table | None = None,
+) -> Any:
+    """`op` over the ranks' `x`, the same on every rank: `jax.lax.psum`, `pmax`, `pmin` on a backend of choice.
+
+    It is called inside `jax.shard_map`, with either value of check_vma. Where no devices stand behind the axis
+    (under `vmap`, in `jaxcc.check`) it is the `jax.lax` collective, whatever `backend` says.
+
+    Args:
+      x: an array, or a pytree of arrays, of the same shapes and dtypes on every rank.
+      axis_name: the mesh axis, or axes, that the group runs along.
+      op: "sum", "max", "min" or "prod". Only "sum" has a gradient on every backend.
+      backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or "auto":
+        what the tuning table says is fastest and can run here.
+      mesh: the devices, for `host` where the group is not all CPU devices of the process.
+      table: the tuning table for "auto"; by default the one that JAXCC_TABLE names, else the one that jaxcc ships.
+
+    Returns:
+      The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32. Half types add up in
+      float32 on `host` and `mpi`.
+
+    Raises:
+      LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
+      BackendError: BACKEND_UNKNOWN, or why the named backend cannot run here.
+      TableError: the table cannot be read.
+    """
+
+    def reduce(leaf: Any) -> jax.Array:
+        array = jnp.asarray(leaf)
+        call = describe("all_reduce", array, axis_name, op, mesh)
+        choice = choose(call, backend, table)
+        return BACKENDS[choice.backend].all_reduce(array.astype(call.dtype), call)
+
+    return jax.tree.map(reduce, x)

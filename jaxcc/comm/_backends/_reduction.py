@@ -1,0 +1,68 @@
+"""What `jax.lax.psum` does beside adding: types, gradients and batching, for the backends that XLA does not know."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+from jax import lax
+
+from jaxcc import _compat
+from jaxcc.comm._call import Call, checks_varying
+from jaxcc.comm._order import Orders
+from jaxcc.layout import BackendError
+
+Order = jax.Array | None
+
+
+class Reduce(Protocol):
+    """A backend's bare all-reduce; it hands on the order buffer that it is given."""
+
+    def __call__(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]: ...
+
+
+def all_reduce_like_lax(
+    reduce: Reduce, x: jax.Array, call: Call, orders: Orders, after: Order = None
+) -> jax.Array:
+    """`reduce` of `x`, in its place among the calls of `orders`, with the gradient and batching rule of `psum`."""
+    checked = checks_varying(call.axes)
+
+    @jax.custom_vjp
+    def all_reduce(order: Order, x: jax.Array) -> tuple[Order, jax.Array]:
+        return batched(order, x)
+
+    @jax.custom_batching.custom_vmap
+    def batched(order: Order, x: jax.Array) -> tuple[Order, jax.Array]:
+        return reduce(order, x, call)
+
+    @batched.def_vmap
+    def _(size: int, in_batched: list[bool], order: Order, x: jax.Array):  # pyright: ignore
+        return batched(order, x), tuple(in_batched)
+
+    def forward(order: Order, x: jax.Array) -> tuple[tuple[Order, jax.Array], Order]:
+        if call.op != "sum":
+            raise BackendError(
+                "BACKEND_NO_GRADIENT",
+                f"{call} has no gradient",
+                fixes=("write it as a gather and a local reduction", "wrap it in stop_gradient"),
+            )
+        result = all_reduce(order, x)
+        return result, result[0]
+
+    def backward(after: Order, cotangents: tuple[Order, jax.Array]) -> tuple[None, jax.Array]:
+        cotangent = cotangents[1]
+        # Under check_vma=True the cotangent of a replicated value is itself replicated, and already complete.
+        if checked:
+            return None, lax.pcast(cotangent, call.axes, to="varying")
+        return None, all_reduce_like_lax(reduce, cotangent, call, orders, after)
+
+    all_reduce.defvjp(forward, backward)
+    order, y = all_reduce(orders.take(after), _varying(x, call.axes) if checked else x)
+    orders.put(order)
+    return y
+
+
+def _varying(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """`x` typed as differing between the ranks of `axes`, as JAX does to what enters a psum."""
+    missing = tuple(axis for axis in axes if axis not in _compat.varying_axes(x))
+    return lax.pcast(x, missing, to="varying") if missing else x

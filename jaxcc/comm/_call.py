@@ -1,0 +1,113 @@
+"""One collective, described by what every rank of its group agrees on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+
+from jaxcc._compat import varying_axes
+from jaxcc.layout import REDUCE_OPS, LayoutError
+
+AxisName = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective of one array.
+
+    Attributes:
+      collective: its name in `jaxcc.comm`, such as "all_reduce".
+      op: how it combines the ranks' values: "sum", "max", "min" or "prod".
+      axes: the mesh axes that the group runs along.
+      ranks: the size of the group.
+      shape: of one rank's operand.
+      dtype: of the operand, after what `op` promotes (a sum of bool counts in int32).
+      on_devices: whether devices stand behind the group: not under `vmap`, nor over an AbstractMesh made for a check.
+      mesh: the devices, where the caller gave them; inside `jax.shard_map` JAX does not tell.
+    """
+
+    collective: str
+    op: str
+    axes: tuple[str, ...]
+    ranks: int
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+    on_devices: bool
+    mesh: Mesh | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one rank's operand."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def dtype_class(self) -> str:
+        """The key of tuning tables: "half", "float", "complex" or "int" (which includes bool)."""
+        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+            return "complex"
+        if jnp.issubdtype(self.dtype, jnp.floating):
+            return "float" if self.dtype.itemsize >= 4 else "half"
+        return "int"
+
+    def __str__(self) -> str:
+        dims = ",".join(map(str, self.shape))
+        group = ", ".join(repr(axis) for axis in self.axes)
+        return f"{self.collective}({self.op}) of {self.dtype.name}[{dims}] over {group}"
+
+
+def describe(
+    collective: str,
+    operand: jax.ShapeDtypeStruct | jax.Array,
+    axis_name: AxisName,
+    op: str,
+    mesh: Mesh | None,
+    *,
+    outside: bool = False,
+) -> Call:
+    """The call that `collective` of `operand` is, where its axes are bound; `outside` of that, over `mesh`.
+
+    Raises:
+      LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
+    """
+    if op not in REDUCE_OPS:
+        choices = ", ".join(map(repr, REDUCE_OPS))
+        raise LayoutError(
+            "LAYOUT_REDUCE_OP", f"{collective} has no op {op!r}", fixes=(f"use one of {choices}",)
+        )
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    dtype = jnp.dtype(operand.dtype)
+    if op in ("max", "min") and jnp.issubdtype(dtype, jnp.complexfloating):
+        raise LayoutError("LAYOUT_REDUCE_OP", f"{op} of {dtype.name}: complex numbers have no order")
+    if op in ("sum", "prod") and dtype == jnp.bool_:
+        dtype = jnp.dtype(jnp.int32)
+    ranks, on_devices = _group(collective, axes, mesh if outside else None)
+    return Call(collective, op, axes, ranks, tuple(operand.shape), dtype, on_devices, mesh)
+
+
+def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[int, bool]:
+    """The number of ranks along `axes`, and whether devices stand behind them."""
+    bound = jax.sharding.get_abstract_mesh()
+    try:
+        ranks = math.prod(lax.axis_size(axis) for axis in axes)
+    except NameError:
+        if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
+            return math.prod(mesh.shape[axis] for axis in axes), True
+        names = ", ".join(map(repr, bound.axis_names)) or "none"
+        raise LayoutError(
+            "LAYOUT_AXIS",
+            f"{collective} runs over {', '.join(map(repr, axes))}, but the mesh axes here are: {names}",
+            fixes=("call it inside jax.shard_map over a mesh that has the axis",),
+        ) from None
+    on_mesh = all(axis in bound.axis_names for axis in axes)
+    return ranks, on_mesh and bound.abstract_device is not None
+
+
+def checks_varying(axes: tuple[str, ...]) -> bool:
+    """Whether the enclosing `jax.shard_map` runs with check_vma=True, under which `psum` has another transpose."""
+    return bool(varying_axes(lax.axis_index(axes)))

@@ -1,0 +1,78 @@
+"""Which backend carries a call, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from jaxcc.comm._backends import BACKENDS
+from jaxcc.comm._call import AxisName, Call, describe
+from jaxcc.comm._table import Table, current_table
+from jaxcc.layout import BackendError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend of one call, why it was chosen, and the better ones that cannot run here."""
+
+    call: Call
+    backend: str
+    why: str
+    skipped: Sequence[tuple[str, BackendError]] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.call}: {self.backend} ({self.why})"]
+        lines += [f"  not {name}: {reason.findings[0].what}" for name, reason in self.skipped]
+        return "\n".join(lines)
+
+
+def choose(call: Call, backend: str, table: Table | None) -> Choice:
+    """The backend for `call`: a function of what every rank of the group agrees on.
+
+    Raises:
+      BackendError: BACKEND_UNKNOWN, or why `backend` cannot carry the call.
+      TableError: the table cannot be read.
+    """
+    if backend != "auto" and backend not in BACKENDS:
+        names = ", ".join(map(repr, ["auto", *BACKENDS]))
+        raise BackendError(
+            "BACKEND_UNKNOWN", f"there is no backend {backend!r}", fixes=(f"use one of {names}",)
+        )
+    if not call.on_devices:
+        return Choice(call, "xla", "no devices stand behind the axis here")
+    if backend != "auto":
+        if refusal := BACKENDS[backend].refuses(call):
+            raise refusal
+        return Choice(call, backend, "named by the caller")
+    table = table or current_table()
+    skipped: list[tuple[str, BackendError]] = []
+    for row in table.rows(call.collective, call.dtype_class, call.ranks, call.nbytes):
+        refusal = BACKENDS[row.backend].refuses(call)
+        if refusal is None:
+            return Choice(call, row.backend, f"{row.us:g} us in the table of {table.machine}", skipped)
+        skipped.append((row.backend, refusal))
+    return Choice(call, "xla", f"nothing better in the table of {table.machine}", skipped)
+
+
+def explain(
+    collective: str,
+    operand: jax.ShapeDtypeStruct | jax.Array,
+    axis_name: AxisName,
+    *,
+    op: str = "sum",
+    backend: str = "auto",
+    mesh: Mesh | None = None,
+    table: Table | None = None,
+) -> Choice:
+    """What `jaxcc.comm.<collective>` with these arguments would run on, and why; `print` it.
+
+    It is called where the collective would be, inside `jax.shard_map`, or anywhere if `mesh` is given.
+
+    Raises:
+      As the collective itself does.
+    """
+    call = describe(collective, operand, axis_name, op, mesh, outside=True)
+    return choose(call, backend, table)

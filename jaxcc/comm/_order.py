@@ -1,0 +1,69 @@
+"""The order of blocking collectives within one program.
+
+XLA runs what does not depend on each other's data in any order. Two collectives that wait for all ranks must not be
+run so: each rank may then wait in another one. An order buffer, result of one and operand of the next, is the
+dependence that they lack.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+import jax
+
+from jaxcc import _compat
+from jaxcc.runtime import new_order
+
+
+class Orders(Protocol):
+    """Where calls take the order buffer from, and put the next."""
+
+    def take(self, after: jax.Array | None = None) -> jax.Array | None:
+        """The order buffer for the next call; a given `after` must be an earlier call's."""
+        ...
+
+    def put(self, order: jax.Array | None) -> None:
+        """Keeps the order buffer that a call gave."""
+        ...
+
+
+class Unordered:
+    """For collectives that JAX itself keeps in order, by an effect."""
+
+    def take(self, after: jax.Array | None = None) -> None:
+        return None
+
+    def put(self, order: jax.Array | None) -> None:
+        return None
+
+
+class TraceOrders(threading.local):
+    """Chains the calls of one trace: the body of a `shard_map`, of a `jit` or of a loop, and its backward pass.
+
+    A call in a nested function starts a chain of its own, which the calls around it precede or follow only as
+    their data require.
+    """
+
+    # A function being traced may be left for another (a loop's body, its gradient) and returned to; no deeper than this.
+    _DEPTH = 8
+
+    def __init__(self) -> None:
+        self._latest: list[tuple[object, jax.Array]] = []
+
+    def take(self, after: jax.Array | None = None) -> jax.Array:
+        here = _compat.trace_state()
+        found = [order for state, order in self._latest if state == here]
+        if after is not None:
+            found.append(after)
+        # Their values do not matter, only that this one depends on all of them.
+        return sum(found[1:], start=found[0]) if found else new_order()
+
+    def put(self, order: jax.Array | None) -> None:
+        assert order is not None
+        # Keeping a traced value is what JAX's leak checker looks for; such debugging runs go without the order.
+        if jax.config.jax_check_tracer_leaks:  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        here = _compat.trace_state()
+        others = [entry for entry in self._latest if entry[0] != here]
+        self._latest = [*others[1 - self._DEPTH :], (here, order)]

@@ -1,0 +1,139 @@
+"""A trace as one straight list of steps: calls that JAX only uses to group equations are opened.
+
+A jitted function that is called twice has one jaxpr, so a jaxpr's variable does not name a value; a `Slot` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcc import _compat
+from jaxcc._compat import SourceLine
+from jaxcc.layout._trace import Trace
+
+# Each of these runs its one inner jaxpr on its operands and returns what that returns.
+_CALLS = frozenset(
+    {"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call", "custom_lin"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One value of one run of the program, by identity: an input, a constant, a literal or a result.
+
+    Attributes:
+      shape: per-rank shape.
+      dtype: element type.
+      value: the array or number, if it is a constant or a literal.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    value: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One equation that computes, moves or communicates.
+
+    Attributes:
+      op: the primitive's name, the same in every JAX version.
+      params: the primitive's parameters.
+      operands: what it reads.
+      results: what it makes.
+      line: the user's line, or that of the call it is in.
+      shown: what messages call it: `op`, or the library function whose call it is a part of.
+      eqn: the equation itself.
+      top: it stands in the function itself, not in a function that JAX calls.
+    """
+
+    op: str
+    params: Mapping[str, Any]
+    operands: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+    line: SourceLine | None
+    shown: str
+    eqn: Any
+    top: bool
+
+
+@dataclass
+class Program:
+    """The steps of a trace, with its inputs, constants and outputs as slots."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+    inputs: tuple[Slot, ...] = ()
+    consts: list[Slot] = field(default_factory=list[Slot])
+    outputs: tuple[Slot, ...] = ()
+    slots: dict[Any, Slot] = field(default_factory=dict[Any, Slot])
+
+
+def flatten(trace: Trace) -> Program:
+    """Opens every call of `trace`."""
+    program = Program()
+    scope = program.slots
+    program.inputs = tuple(_define(var, scope) for var in trace.invars)
+    for var, value in trace.consts.items():
+        program.consts.append(_define(var, scope, value))
+    _open(trace.eqns, scope, None, None, program)
+    program.outputs = tuple(_read(atom, scope) for atom in trace.outvars)
+    return program
+
+
+def _define(var: Any, scope: dict[Any, Slot], value: Any = None) -> Slot:
+    aval = var.aval
+    slot = Slot(tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None), value)
+    scope[var] = slot
+    return slot
+
+
+def _read(atom: Any, scope: Mapping[Any, Slot]) -> Slot:
+    if isinstance(atom, _compat.Literal):
+        literal: Any = atom
+        return Slot(tuple(literal.aval.shape), literal.aval.dtype, literal.val)
+    return scope[atom]
+
+
+def _open(
+    eqns: Sequence[Any],
+    scope: dict[Any, Slot],
+    line: SourceLine | None,
+    caller: str | None,
+    program: Program,
+) -> None:
+    for eqn in eqns:
+        op = _compat.op_name(eqn)
+        operands = tuple(_read(atom, scope) for atom in eqn.invars)
+        # Equations inside jnp's own jitted functions have no user frame: the call's line and name stand for them.
+        own = _compat.source_line(eqn)
+        here = own or line
+        inner = list(_compat.inner_jaxprs(eqn)) if op in _CALLS else []
+        if inner:
+            name = str(eqn.params.get("name", op))
+            called = name if own or caller is None else caller
+            results = _open_call(inner[0], operands, here, called, program)
+            scope.update(zip(eqn.outvars, results, strict=True))
+            continue
+        results = tuple(_define(var, scope) for var in eqn.outvars)
+        shown = op if own or caller is None else caller
+        program.steps.append(
+            Step(op, eqn.params, operands, results, here, shown, eqn, top=caller is None)
+        )
+
+
+def _open_call(
+    jaxpr: Any,
+    operands: Sequence[Slot],
+    line: SourceLine | None,
+    caller: str,
+    program: Program,
+) -> list[Slot]:
+    body = _compat.open_jaxpr(jaxpr)
+    # custom_vjp_call and custom_jvp_call pass only their leading operands to the function itself.
+    scope: dict[Any, Slot] = dict(zip(body.invars, operands, strict=False))
+    for var, value in zip(body.constvars, _compat.jaxpr_consts(jaxpr), strict=True):
+        program.consts.append(_define(var, scope, value))
+    _open(body.eqns, scope, line, caller, program)
+    return [_read(atom, scope) for atom in body.outvars]

@@ -1,0 +1,179 @@
+"""An output against the layout that is declared for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jaxcc.layout._errors import Finding
+from jaxcc.layout._flatten import Slot
+from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
+from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
+from jaxcc.layout._values import Held, Origin, type_text
+from jaxcc.layout.rules._combine import times
+
+
+def check_output(
+    index: int,
+    relation: Relation,
+    whole: tuple[int, ...],
+    declared: LayoutMap | None,
+    sizes: Mapping[str, int],
+    held: Held,
+    slot: Slot,
+) -> tuple[LayoutMap | None, tuple[Finding, ...]]:
+    """The output's layout and what is wrong with it.
+
+    Args:
+      index: which output.
+      relation: its relation to the output of a group of one, of shape `whole`.
+      declared: the layout it should have; None infers one.
+      sizes: ranks along each axis.
+      held: the value, for its history.
+      slot: its per-rank type.
+    """
+    output = _Output(index, relation, sizes, held, slot)
+    layout = declared if declared is not None else inferred(relation, sizes)
+    if layout is None:
+        return None, (output.finding("LAYOUT_RESULT", f"no layout says what {output.name} is"),)
+    for axis in sizes:
+        finding = output.against(axis, layout[axis])
+        if finding is not None:
+            return None, (finding,)
+    stated = from_layout(layout, whole, sizes)
+    if not agrees(replace(relation, partial={}, local=frozenset()), stated):
+        what = f"{output.name} is not what {layout.describe()} says of a result of shape {whole}"
+        because = f"its dimensions walk the whole result as {_walks(relation)}"
+        return None, (output.finding("LAYOUT_RESULT", what, because=because),)
+    finding = output.scale(layout)
+    return (layout, ()) if finding is None else (None, (finding,))
+
+
+def inferred(relation: Relation, sizes: Mapping[str, int]) -> LayoutMap | None:
+    """The layout of an output, if one says it."""
+    found: dict[str, Layout] = {}
+    for axis, digits in relation.ranks.items():
+        if len(digits) != 1:
+            return None
+        found[axis] = Sliced(digits[0].dim)
+    found |= {axis: Partial(op) for axis, op in relation.partial.items()}
+    found |= {axis: Local for axis in relation.local}
+    # Major axes of one dimension come first.
+    order = sorted(
+        sizes, key=lambda a: -relation.ranks[a][0].stride if a in relation.ranks else -math.inf
+    )
+    return LayoutMap(tuple((axis, found.get(axis, Replicated)) for axis in order))
+
+
+def _walks(relation: Relation) -> str:
+    def one(digits: Sequence[tuple[int, int, int]]) -> str:
+        return " x ".join(
+            f"{n} copies" if dim < 0 else f"{n} steps of {step} in dimension {dim}"
+            for dim, step, n in digits
+        )
+
+    dims = "; ".join(one(digits) or "one element" for digits in relation.dims)
+    ranks = "".join(f"; the rank over '{a}' selects {one(d)}" for a, d in relation.ranks.items())
+    return f"({dims}{ranks})"
+
+
+class _Output:
+    def __init__(
+        self, index: int, relation: Relation, sizes: Mapping[str, int], held: Held, slot: Slot
+    ) -> None:
+        self.name = f"result {index}"
+        self.relation = relation
+        self.sizes = sizes
+        self.held = held
+        self.type = type_text(slot)
+
+    def finding(
+        self,
+        code: str,
+        what: str,
+        *,
+        origin: Origin | None = None,
+        because: str = "",
+        fixes: tuple[str, ...] = (),
+    ) -> Finding:
+        """A finding at the line that made the value what it is."""
+        where = origin or self.held.placed or self.held.origin
+        shown = layout_seen(self.relation, tuple(self.sizes))
+        text = shown if isinstance(shown, str) else shown.describe()
+        line = where.line or self.held.origin.line
+        operand = f"{self.name}: {self.type} {text}, {where.describe()}"
+        return Finding(code, what, line, (operand,), because, fixes)
+
+    def against(self, axis: str, declared: Layout) -> Finding | None:
+        """What is wrong over one axis, apart from digits and scale."""
+        relation = self.relation
+        op = relation.partial.get(axis)
+        if declared == Local:
+            return None
+        if axis in relation.local:
+            return self.finding(
+                "LAYOUT_RESULT",
+                f"{self.name} is Local over '{axis}', and its layout says {declared!r}",
+                because="ranks hold unrelated values",
+                fixes=(f"reduce it over '{axis}', or declare it Local",),
+            )
+        if isinstance(declared, Partial):
+            if op is not None and op != declared.op:
+                return self.finding(
+                    "LAYOUT_RESULT",
+                    f"{self.name} is Partial({op}) over '{axis}', not {declared!r}",
+                )
+            return None
+        if op is not None:
+            collective = {"sum": "psum", "max": "pmax", "min": "pmin"}.get(op, op)
+            return self.finding(
+                "LAYOUT_RESULT_PARTIAL",
+                f"{self.name} is returned while it is still Partial({op}) over '{axis}'",
+                because=f"each rank holds only its own term of the {op}; the layout says {declared!r}",
+                fixes=(f"jax.lax.{collective}(..., '{axis}') before it is returned",),
+            )
+        return None
+
+    def scale(self, layout: LayoutMap) -> Finding | None:
+        """A result has to equal that of a group of one."""
+        scale = self.relation.scale
+        counted = [
+            axis
+            for axis in layout
+            if layout[axis] == Partial("sum") and axis not in self.relation.partial
+        ]
+        scale *= math.prod(self.sizes[axis] for axis in counted)
+        if any(layout[axis] == Local for axis in layout) or math.isinf(scale):
+            return None
+        if same_scale(scale, 1.0):
+            return None
+        if math.isnan(scale):
+            what = f"{self.name} is {self.relation.const} on n ranks and on one"
+        else:
+            what = f"{self.name} is {times(scale)} what a group of one returns"
+        return self.finding(
+            "LAYOUT_SCALE",
+            what,
+            origin=self.held.scaled,
+            because=_why_scaled(scale, self.sizes),
+            fixes=_scale_fixes(scale, self.sizes),
+        )
+
+
+def _why_scaled(scale: float, sizes: Mapping[str, int]) -> str:
+    for axis, n in sizes.items():
+        if n > 1 and same_scale(scale, n):
+            return f"a value that all {n} ranks of '{axis}' hold, or its mean, was summed over them"
+        if n > 1 and same_scale(scale, 1 / n):
+            return f"a sum over '{axis}' was divided by its {n} ranks (pmean, or a local mean)"
+    return "the factor changes with the number of ranks"
+
+
+def _scale_fixes(scale: float, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    for axis, n in sizes.items():
+        if n > 1 and same_scale(scale, n):
+            return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
+        if n > 1 and same_scale(scale, 1 / n):
+            return (f"use jax.lax.psum(..., '{axis}') where pmean stands",)
+    return ("divide by the number of elements of the whole, or multiply by jax.lax.axis_size",)

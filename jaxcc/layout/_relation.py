@@ -1,0 +1,258 @@
+"""How a per-rank value relates to the value that a group of one computes.
+
+`v` on n ranks is related to `w` on one rank by: for every rank r and per-rank index i,
+`v_r[i] == scale * w[o]` for *every* whole index o whose digits agree with those that i walks and r selects.
+A digit of o that nobody names does not matter: w is uniform along it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jaxcc.layout._digits import (
+    UNIFORM,
+    CutError,
+    Digit,
+    Digits,
+    count,
+    distinct,
+    normal,
+    rebase,
+    uniform,
+    unify,
+    whole_dim,
+)
+from jaxcc.layout._layouts import (
+    Layout,
+    LayoutMap,
+    Local,
+    Partial,
+    ReduceOp,
+    Replicated,
+    Sliced,
+)
+
+ANY_SCALE = math.inf
+"""The scale of 0 and of infinities, which any ratio multiplies to themselves; it also stands for no claim
+about the size of a value that comes from a Local one, which a group of one cannot hold."""
+
+NO_SCALE = math.nan
+"""The scale of a pair of constants of which no ratio makes one from the other, such as 3 and 0."""
+
+SCALE_TOLERANCE = 2e-5
+"""Literals are f32: a ratio of two of them is no more exact than this."""
+
+
+def same_scale(a: float, b: float) -> bool:
+    """Whether two scales are one ratio, up to the rounding of literals."""
+    return a == b or abs(a - b) <= SCALE_TOLERANCE * max(abs(a), abs(b))
+
+
+def scale_of(pair: tuple[Any, Any]) -> float:
+    """The ratio of a constant at n to the same constant at 1."""
+    at_n, at_1 = pair
+    if isinstance(at_n, (bool, np.bool_)):
+        return 1.0 if at_n == at_1 else NO_SCALE
+    n, one = complex(at_n), complex(at_1)
+    if n == one or (at_n != at_n and at_1 != at_1):
+        finite = math.isfinite(n.real) and math.isfinite(n.imag)
+        return 1.0 if n != 0 and finite else ANY_SCALE
+    if one == 0 or n == 0 or n.imag or one.imag or math.isinf(n.real) or math.isinf(one.real):
+        return NO_SCALE
+    return n.real / one.real
+
+
+def _no_ranks() -> Mapping[str, Digits]:
+    return MappingProxyType({})
+
+
+def _no_partial() -> Mapping[str, ReduceOp]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A per-rank value against the whole value.
+
+    Attributes:
+      dims: for each per-rank dimension, the digits of the whole index that it walks, major first.
+      ranks: for each axis, the digits that the rank's number along it selects; absent means none.
+      partial: the axes over which the value is still to be reduced, with the operation.
+      local: the axes over which ranks hold unrelated values.
+      scale: value at n over value at 1.
+      unmeasured: the value comes from a Local one, so `scale` says nothing.
+      const: the value at n and at 1 if both are the same number everywhere.
+    """
+
+    dims: tuple[Digits, ...]
+    ranks: Mapping[str, Digits] = field(default_factory=_no_ranks)
+    partial: Mapping[str, ReduceOp] = field(default_factory=_no_partial)
+    local: frozenset[str] = frozenset()
+    scale: float = 1.0
+    unmeasured: bool = False
+    const: tuple[Any, Any] | None = None
+
+    def digits(self) -> Iterable[Digit]:
+        """Every digit named, by a dimension or by a rank."""
+        for digits in self.dims:
+            yield from digits
+        for digits in self.ranks.values():
+            yield from digits
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The per-rank shape."""
+        return tuple(count(digits) for digits in self.dims)
+
+    def scaled(self, scale: float) -> Relation:
+        """The same relation with another scale; what is unmeasured stays so."""
+        return replace(self, scale=ANY_SCALE if self.unmeasured else scale, const=None)
+
+    def plain_over(self, axis: str) -> bool:
+        """Whether every rank along `axis` holds the same value."""
+        return axis not in self.ranks and axis not in self.partial and axis not in self.local
+
+
+def select(ranks: Mapping[str, Digits], axis: str, digits: Digits) -> Mapping[str, Digits]:
+    """`ranks` where the rank along `axis` selects `digits`; uniform digits select nothing."""
+    out = {name: held for name, held in ranks.items() if name != axis}
+    if any(digit.dim != UNIFORM for digit in digits):
+        out[axis] = normal(digits)
+    return out
+
+
+def constant(shape_n: Sequence[int], pair: tuple[Any, Any]) -> Relation:
+    """A number that fills `shape_n` on every rank."""
+    return Relation(tuple(uniform(n) for n in shape_n), scale=scale_of(pair), const=pair)
+
+
+def from_layout(layout: LayoutMap, whole: Sequence[int], sizes: Mapping[str, int]) -> Relation:
+    """The relation that a user's layout states about an array of shape `whole`.
+
+    Of two axes that slice one dimension, the first in `layout` is the major one.
+    """
+    blocks = list(whole)
+    ranks: dict[str, Digits] = {}
+    partial: dict[str, ReduceOp] = {}
+    local: set[str] = set()
+    for axis in layout:
+        one = layout[axis]
+        if isinstance(one, Sliced):
+            dim = one.dim % len(blocks)
+            blocks[dim] //= sizes[axis]
+            ranks[axis] = normal([Digit(dim, blocks[dim], sizes[axis])])
+        elif isinstance(one, Partial):
+            partial[axis] = one.op
+        elif one == Local:
+            local.add(axis)
+    return Relation(
+        dims=tuple(whole_dim(dim, block) for dim, block in enumerate(blocks)),
+        ranks={axis: digits for axis, digits in ranks.items() if digits},
+        partial=partial,
+        local=frozenset(local),
+        scale=ANY_SCALE if local else 1.0,
+        unmeasured=bool(local),
+    )
+
+
+def seen_through(relation: Relation, view: Sequence[Digits]) -> Relation:
+    """`relation` to an array, as one to a reshaped, transposed or broadcast view of that array."""
+    if all(digits == whole_dim(dim, count(digits)) for dim, digits in enumerate(view)):
+        return relation
+    ranks = {axis: rebase(digits, view) for axis, digits in relation.ranks.items()}
+    return replace(
+        relation, dims=tuple(rebase(digits, view) for digits in relation.dims), ranks=ranks
+    )
+
+
+def joined(relations: Sequence[Relation]) -> tuple[tuple[Digits, ...], Mapping[str, Digits]]:
+    """The digits and ranks of several values that one index walks together.
+
+    Raises CutError if two of them walk different parts, or one part would be walked twice.
+    """
+    dims = relations[0].dims
+    ranks: dict[str, Digits] = dict(relations[0].ranks)
+    for other in relations[1:]:
+        dims = tuple(unify(a, b) for a, b in zip(dims, other.dims, strict=True))
+        for axis, digits in other.ranks.items():
+            ranks[axis] = unify(ranks[axis], digits) if axis in ranks else digits
+    named = [digit for digits in (*dims, *ranks.values()) for digit in digits]
+    if not distinct(named):
+        raise CutError
+    return dims, ranks
+
+
+def agrees(value: Relation, declared: Relation) -> bool:
+    """Whether a value with relation `value` has the digits that `declared` says."""
+    try:
+        dims, ranks = joined([value, declared])
+    except (CutError, ValueError):
+        return False
+    return dims == declared.dims and dict(ranks) == dict(declared.ranks)
+
+
+def layout_seen(relation: Relation, axes: Sequence[str]) -> LayoutMap | str:
+    """The layout to show for a value, from its own digits; a text if no layout says it.
+
+    A rank's digits continue the leading digit of the dimension that they slice.
+    """
+    found: dict[str, Layout] = {}
+    extent = {
+        position: (digits[0].dim, digits[0].end) for position, digits in enumerate(relation.dims) if digits
+    }
+    # Minor axes first: each continues what the one before it has reached.
+    for axis, digits in sorted(relation.ranks.items(), key=lambda kv: kv[1][-1].stride):
+        position = _sliced_position(relation, digits, extent)
+        if position is None:
+            return _describe_digits(relation, axis)
+        extent[position] = (digits[0].dim, digits[0].end)
+        found[axis] = Sliced(position)
+    major_first = sorted(
+        axes, key=lambda axis: -relation.ranks[axis][-1].stride if axis in relation.ranks else 0
+    )
+    entries: list[tuple[str, Layout]] = []
+    for axis in major_first:
+        if axis in relation.local:
+            entries.append((axis, Local))
+        elif axis in relation.partial:
+            entries.append((axis, Partial(relation.partial[axis])))
+        else:
+            entries.append((axis, found.get(axis, Replicated)))
+    return LayoutMap(tuple(entries))
+
+
+def _sliced_position(
+    relation: Relation, digits: Digits, extent: Mapping[int, tuple[int, int]]
+) -> int | None:
+    """The per-rank dimension whose leading digit the rank's only digit continues."""
+    if len(digits) != 1:
+        return None
+    (digit,) = digits
+    for position, (dim, end) in extent.items():
+        if dim == digit.dim and end == digit.stride:
+            return position
+    if digit.stride != 1:
+        return None
+    empty = [position for position, held in enumerate(relation.dims) if not held]
+    if digit.dim in empty:
+        return digit.dim
+    return empty[0] if len(empty) == 1 else None
+
+
+def _describe_digits(relation: Relation, axis: str) -> str:
+    """For example `Sliced(1, as 3 x [4] x 8)`: where in a dimension the rank's digits stand."""
+    ranked = relation.ranks[axis]
+    for position, digits in enumerate(relation.dims):
+        here = [d for d in digits if d.dim == ranked[0].dim]
+        if here:
+            merged = sorted([*here, *ranked], key=lambda d: -d.stride)
+            parts = [f"[{d.size}]" if d in ranked else str(d.size) for d in merged]
+            lead = [str(d.size) for d in digits if d.dim != ranked[0].dim]
+            return f"Sliced({position}, as {' x '.join(lead + parts)})@{axis}"
+    return f"sliced by digits {[tuple(d) for d in ranked]}@{axis}"

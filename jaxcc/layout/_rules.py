@@ -1,0 +1,154 @@
+"""The registry of layout rules: one per primitive name, in three kinds.
+
+* A *computing* rule relates the results of an equation that stands in the program at n and at 1.
+* A *shape* rule only moves digits; it acts on whichever side its equation stands.
+* A *collective* rule acts on the relation at n; on a group of one a collective is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from jaxcc.layout._digits import Digits
+from jaxcc.layout._relation import Relation
+
+
+class Refused(Exception):
+    """Why a rule does not relate the values. The walk adds the user's line and the operands."""
+
+    def __init__(
+        self, code: str, what: str, *, because: str = "", fixes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.because = because
+        self.fixes = fixes
+
+
+@dataclass(frozen=True)
+class Side:
+    """An equation on one side: the parameters, and the shapes that it reads and makes."""
+
+    params: Mapping[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    out_shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...] = ()
+    out_dtypes: tuple[Any, ...] = ()
+
+
+def _numbered(index: int) -> str:
+    return f"operand {index}"
+
+
+@dataclass(frozen=True)
+class Equation:
+    """What a rule sees besides its operands' relations.
+
+    Attributes:
+      op: the primitive's name.
+      sizes: ranks along each axis.
+      per_rank: the equation at n.
+      whole: the equation at 1 (for a collective, the same as `per_rank`).
+      name: how messages call operand i: `'b'`, or `the result of dot_general`.
+      layout: how messages show operand i's layout.
+    """
+
+    op: str
+    sizes: Mapping[str, int]
+    per_rank: Side
+    whole: Side
+    name: Callable[[int], str] = field(default=_numbered, compare=False)
+    layout: Callable[[int], str] = field(default=_numbered, compare=False)
+
+
+class ComputingRule(Protocol):
+    """Relates an equation's results to those at 1, or raises Refused or CutError."""
+
+    def __call__(
+        self, eqn: Equation, *operands: Relation
+    ) -> Relation | Sequence[Relation]: ...
+
+
+ShapeRule = Callable[[Mapping[str, Any], Sequence[Digits], Sequence[int]], Sequence[Digits]]
+"""(params, dims of the operand, shape of the result) -> dims of the result."""
+
+CollectiveRule = Callable[[Equation, Relation], Relation]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective's rule at n, and what it does to the digits on a group of one."""
+
+    relate: CollectiveRule
+    alone: ShapeRule
+
+
+_computing: dict[str, ComputingRule] = {}
+_shape: dict[str, ShapeRule] = {}
+_collective: dict[str, Collective] = {}
+
+
+def layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule]:
+    """Registers a computing rule for each primitive in `names`."""
+
+    def register(rule: ComputingRule) -> ComputingRule:
+        _computing.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+register_layout_rule = layout_rule
+"""Public name: `@jaxcc.register_layout_rule("my_primitive")` over `rule(eqn, *relations) -> relation`."""
+
+
+def shape_rule(*names: str) -> Callable[[ShapeRule], ShapeRule]:
+    """Registers a rule for primitives that only rearrange."""
+
+    def register(rule: ShapeRule) -> ShapeRule:
+        _shape.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def _identity(
+    params: Mapping[str, Any], dims: Sequence[Digits], out_shape: Sequence[int]
+) -> Sequence[Digits]:
+    return dims
+
+
+def collective_rule(
+    *names: str, alone: ShapeRule = _identity
+) -> Callable[[CollectiveRule], CollectiveRule]:
+    """Registers a rule for collectives; `alone` is what they do on a group of one."""
+
+    def register(rule: CollectiveRule) -> CollectiveRule:
+        _collective.update(dict.fromkeys(names, Collective(rule, alone)))
+        return rule
+
+    return register
+
+
+def computing_rule_of(op: str) -> ComputingRule | None:
+    """The computing rule of a primitive, if it has one."""
+    return _computing.get(op)
+
+
+def shape_rule_of(op: str) -> ShapeRule | None:
+    """The shape rule of a primitive, if it has one."""
+    return _shape.get(op)
+
+
+def collective_of(op: str) -> Collective | None:
+    """The collective rule of a primitive, if it has one."""
+    return _collective.get(op)
+
+
+def ruled_ops() -> Mapping[str, str]:
+    """Every primitive with a rule, and the rule's kind."""
+    kinds = {"computing": _computing, "shape": _shape, "collective": _collective}
+    return {op: kind for kind, table in kinds.items() for op in table}

@@ -1,0 +1,66 @@
+"""What the walk knows of a value on each side, and where it got it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxcc._compat import SourceLine
+from jaxcc.layout._digits import Digits
+from jaxcc.layout._errors import Finding
+from jaxcc.layout._flatten import Slot
+from jaxcc.layout._relation import Relation
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value got something: the user's line, how, and what messages call the value."""
+
+    line: SourceLine | None
+    how: str
+    name: str
+
+    def describe(self) -> str:
+        """`made by dot_general at file:line`."""
+        return self.how if self.line is None else f"{self.how} at {self.line}"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A value at n.
+
+    Attributes:
+      base: the matched pair that `relation` speaks of.
+      relation: to the whole value of that pair, or None where a rule refused it.
+      origin: what made it.
+      scaled: what last changed its scale.
+      const: the number that it is everywhere, if known.
+      placed: what last changed its layout; None means `origin`.
+      findings: why there is no relation; reported when the value reaches an output or an effect.
+    """
+
+    base: int
+    relation: Relation | None
+    origin: Origin
+    scaled: Origin
+    const: Any = None
+    placed: Origin | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A value of the group of one: the matched pair it comes from, and which of its digits each dimension walks."""
+
+    base: int
+    dims: tuple[Digits, ...]
+    const: Any = None
+
+
+def type_text(slot: Slot) -> str:
+    """A per-rank type as JAX prints it: `f32[4,8]`."""
+    kinds = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+    name = str(slot.dtype)
+    stem = name.rstrip("0123456789")
+    short = kinds[stem] + name[len(stem) :] if stem in kinds else name
+    return f"{short}[{','.join(str(n) for n in slot.shape)}]"

@@ -1,0 +1,243 @@
+"""What rules of several families share: digits walked together, scales, and pending reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jaxcc.layout._digits import CutError, Digits
+from jaxcc.layout._layouts import ReduceOp
+from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
+from jaxcc.layout._rules import Equation, Refused
+
+
+def together(eqn: Equation, operands: Sequence[Relation]) -> Relation:
+    """The digits of all operands, and Local where one of them is; scale and partial are left to the caller."""
+    local = frozenset[str]().union(*(operand.local for operand in operands))
+    for axis in local:
+        for index, operand in enumerate(operands):
+            if axis in operand.ranks:
+                raise Refused(
+                    "LAYOUT_MISMATCH",
+                    f"{eqn.op} mixes {eqn.name(index)}, sliced over '{axis}', with a value that is Local "
+                    f"over '{axis}'",
+                    because="a rank's own value belongs to no slice",
+                )
+    try:
+        dims, ranks = joined(operands)
+    except CutError:
+        raise _mismatch(eqn, operands) from None
+    unmeasured = any(operand.unmeasured for operand in operands)
+    return Relation(dims, ranks, local=local, unmeasured=unmeasured)
+
+
+def _mismatch(eqn: Equation, operands: Sequence[Relation]) -> Refused:
+    shown = " and ".join(dict.fromkeys(eqn.layout(i) for i in range(len(operands))))
+    return Refused(
+        "LAYOUT_MISMATCH",
+        f"the operands of {eqn.op} are different parts of the whole: {shown}",
+        because="element i of one operand does not belong to element i of the other on every rank",
+        fixes=("give the operands one layout, or gather the sliced one (all_gather) first",),
+    )
+
+
+def measured(eqn: Equation, index: int, operand: Relation) -> float:
+    """The operand's scale, if it has one."""
+    if math.isnan(operand.scale):
+        raise Refused(
+            "LAYOUT_SCALE",
+            f"{eqn.name(index)} is {_pair(operand)}: no factor leads from one to the other",
+            because="the constant depends on the group's size",
+        )
+    return operand.scale
+
+
+def _pair(operand: Relation) -> str:
+    if operand.const is None:
+        return "different on n ranks and on one"
+    return f"{operand.const[0]} on n ranks and {operand.const[1]} on one"
+
+
+def common_scale(eqn: Equation, scales: Sequence[float], positive: bool = False) -> float:
+    """The one scale of values that are added, compared or chosen from."""
+    known = [(i, scale) for i, scale in enumerate(scales) if not math.isinf(scale)]
+    if not known:
+        return ANY_SCALE
+    first, scale = known[0]
+    for index, other in known[1:]:
+        if not same_scale(scale, other):
+            raise Refused(
+                "LAYOUT_SCALE",
+                f"{eqn.op} takes {eqn.name(first)}, which is {times(scale)} what a group of one has, "
+                f"and {eqn.name(index)}, which is {times(other)}",
+                because="the ratio of the operands changes with the number of ranks",
+                fixes=("use psum where pmean stands (or pmean for psum), or divide by lax.axis_size",),
+            )
+    if positive and scale <= 0:
+        raise Refused("LAYOUT_SCALE", f"{eqn.op} of values whose sign depends on the group's size")
+    return scale
+
+
+def times(scale: float) -> str:
+    """A scale in words: `4 times`, `1/4 of`, `equal to`."""
+    if same_scale(scale, 1.0):
+        return "equal to"
+    inverse = 1 / scale if scale else math.inf
+    if abs(inverse - round(inverse)) < 1e-4 and abs(inverse) > 1:
+        return f"1/{round(inverse)} of"
+    return f"{scale:g} times"
+
+
+def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
+    """Refuses operands whose scale is not 1."""
+    for index, operand in enumerate(operands):
+        scale = measured(eqn, index, operand)
+        if not math.isinf(scale) and not same_scale(scale, 1.0):
+            raise Refused(
+                "LAYOUT_SCALE",
+                f"{eqn.name(index)} is {times(scale)} what a group of one has, and {eqn.op} needs it equal",
+                because=why,
+                fixes=("divide by lax.axis_size(axis), or use pmean for psum",),
+            )
+
+
+def require_whole(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
+    """Refuses operands that are still to be reduced."""
+    for index, operand in enumerate(operands):
+        for axis, op in operand.partial.items():
+            raise partial_refused(eqn, index, axis, op, why)
+
+
+def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str) -> Refused:
+    """The error for an operation that does not commute with a pending reduction."""
+    collective = {"sum": "psum", "max": "pmax", "min": "pmin"}.get(op, f"a {op} all-reduce")
+    return Refused(
+        "LAYOUT_PARTIAL_NONLINEAR",
+        f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
+        because=why,
+        fixes=(f"reduce it first: jax.lax.{collective}(..., '{axis}')",)
+        if not collective.startswith("a ")
+        else (f"reduce it with {collective} first",),
+    )
+
+
+def additive(eqn: Equation, operands: Sequence[Relation]) -> tuple[float, Mapping[str, ReduceOp]]:
+    """Scale and pending sums of a sum of `operands`.
+
+    A value that every rank holds, with scale t, is a pending sum over n ranks with scale n t.
+    """
+    axes = {axis for operand in operands for axis in operand.partial if axis not in _local(operands)}
+    scales = [measured(eqn, i, operand) for i, operand in enumerate(operands)]
+    for axis in sorted(axes):
+        if any(axis in operand.ranks for operand in operands):
+            raise partial_and_sliced(eqn, operands, axis)
+        for index, operand in enumerate(operands):
+            op = operand.partial.get(axis)
+            if op is not None and op != "sum":
+                raise partial_refused(eqn, index, axis, op, f"{op} does not commute with {eqn.op}")
+    counted = [
+        scale * math.prod(eqn.sizes[axis] for axis in axes if axis not in operand.partial)
+        for scale, operand in zip(scales, operands, strict=True)
+    ]
+    try:
+        scale = common_scale(eqn, counted)
+    except Refused:
+        if axes:
+            _refuse_counted(eqn, operands, scales, sorted(axes))
+        raise
+    return scale, dict.fromkeys(axes, "sum")
+
+
+def _local(operands: Sequence[Relation]) -> frozenset[str]:
+    return frozenset[str]().union(*(operand.local for operand in operands))
+
+
+def partial_and_sliced(eqn: Equation, operands: Sequence[Relation], axis: str) -> Refused:
+    """The error for a value that is pending over `axis` where another operand is sliced over it."""
+    index = next(i for i, operand in enumerate(operands) if axis in operand.partial)
+    other = next(i for i, operand in enumerate(operands) if axis in operand.ranks)
+    op = operands[index].partial[axis]
+    why = f"{eqn.name(other)} is sliced over '{axis}': each rank would pair its own slice with its own term"
+    return partial_refused(eqn, index, axis, op, why)
+
+
+def _refuse_counted(
+    eqn: Equation, operands: Sequence[Relation], scales: Sequence[float], axes: Sequence[str]
+) -> None:
+    for axis in axes:
+        n = eqn.sizes[axis]
+        pending = [s for s, operand in zip(scales, operands, strict=True) if axis in operand.partial]
+        for index, operand in enumerate(operands):
+            if axis in operand.partial or math.isinf(scales[index]):
+                continue
+            if any(same_scale(scales[index], scale) for scale in pending):
+                name = eqn.name(index)
+                raise Refused(
+                    "LAYOUT_COUNTED",
+                    f"{name} is counted {n} times: it is Replicated over '{axis}' and added to a value that "
+                    f"is Partial(sum) over '{axis}'",
+                    because=f"the sum over the {n} ranks adds {name} once for each rank",
+                    fixes=(
+                        f"add {name} after the sum over '{axis}'",
+                        f"add {name} / jax.lax.axis_size('{axis}')",
+                    ),
+                ) from None
+
+
+def multiplicative(
+    eqn: Equation, operands: Sequence[Relation], linear: Sequence[int] | None = None
+) -> Mapping[str, ReduceOp]:
+    """Pending reductions of a product; only the factors in `linear` (default: all) may be pending."""
+    local = _local(operands)
+    out: dict[str, ReduceOp] = {}
+    for axis in sorted({axis for operand in operands for axis in operand.partial} - local):
+        holders = [i for i, operand in enumerate(operands) if axis in operand.partial]
+        index = holders[0]
+        op = operands[index].partial[axis]
+        if len(holders) > 1:
+            raise partial_refused(eqn, holders[1], axis, op, "a product of sums is not the sum of products")
+        if linear is not None and index not in linear:
+            raise partial_refused(eqn, index, axis, op, f"{eqn.op} is not linear in this operand")
+        if any(axis in operand.ranks for operand in operands):
+            raise partial_and_sliced(eqn, operands, axis)
+        if op == "sum":
+            out[axis] = op
+            continue
+        signs = {_sign(operand) for i, operand in enumerate(operands) if i != index}
+        if op == "prod" or signs not in ({1}, {-1}):
+            raise partial_refused(eqn, index, axis, op, f"{op} commutes only with a constant factor")
+        out[axis] = op if signs == {1} else flipped(op)
+    return out
+
+
+def flipped(op: ReduceOp) -> ReduceOp:
+    """max for min and min for max: what a decreasing function makes of them."""
+    return {"max": "min", "min": "max"}.get(op, op)  # pyright: ignore[reportReturnType]
+
+
+def _sign(operand: Relation) -> int:
+    if operand.const is None or any(isinstance(c, complex) for c in operand.const):
+        return 0
+    at_n, at_1 = operand.const
+    finite = math.isfinite(at_n) and math.isfinite(at_1)
+    return 1 if finite and at_n > 0 < at_1 else -1 if finite and at_n < 0 > at_1 else 0
+
+
+def without_const(relation: Relation) -> Relation:
+    """The relation where the value at n and at 1 is no longer known."""
+    return replace(relation, const=None)
+
+
+def result(
+    base: Relation, dims: Sequence[Digits], scale: float, partial: Mapping[str, ReduceOp]
+) -> Relation:
+    """`base` with new dims, scale and pending reductions; Local takes the place of the latter."""
+    kept = {axis: op for axis, op in partial.items() if axis not in base.local}
+    return replace(
+        base,
+        dims=tuple(dims),
+        partial=kept,
+        scale=ANY_SCALE if base.unmeasured else scale,
+        const=None,
+    )

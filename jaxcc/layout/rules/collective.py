@@ -1,0 +1,150 @@
+"""Collectives move digits between dimensions and ranks, or finish a pending reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jaxcc.layout._digits import CutError, Digits, normal, regroup, take, uniform
+from jaxcc.layout._layouts import ReduceOp
+from jaxcc.layout._relation import Relation, select
+from jaxcc.layout._rules import Equation, Refused, collective_rule
+from jaxcc.layout.rules._combine import measured, partial_refused
+
+_REDUCTIONS: Mapping[str, ReduceOp] = {"psum": "sum", "pmax": "max", "pmin": "min"}
+
+
+def axes_of(eqn: Equation) -> tuple[str, ...]:
+    """The axes of a collective, major first; refuses groups that are parts of an axis."""
+    params = eqn.per_rank.params
+    if params.get("axis_index_groups") is not None:
+        raise Refused("LAYOUT_UNSUPPORTED", f"{eqn.op} with axis_index_groups has no rule")
+    axes = params.get("axes", params.get("axis_name", ()))
+    return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:
+    """`x` after a reduction over the ranks of `axis`.
+
+    The sum of what n ranks hold alike is n times it: the scale says so, and is refused where it matters.
+    """
+    held = x.partial.get(axis)
+    if held is not None and held != op:
+        raise partial_refused(eqn, 0, axis, held, f"{eqn.op} over '{axis}' reduces with {op}")
+    if axis in x.ranks:
+        raise Refused(
+            "LAYOUT_SUM_OF_SLICES",
+            f"{eqn.op} over '{axis}' mixes different slices: {eqn.name(0)} is {eqn.layout(0)}",
+            because="each rank holds another block, so element i of the result has no meaning on a group of one",
+            fixes=(f"all_gather over '{axis}' to put the blocks together",),
+        )
+    partial = {name: kind for name, kind in x.partial.items() if name != axis}
+    if any(kind != op for kind in partial.values()):
+        other, kind = next((n, k) for n, k in partial.items() if k != op)
+        raise partial_refused(eqn, 0, other, kind, f"{op} does not commute with {kind}")
+    done = replace(x, partial=partial, local=x.local - {axis})
+    counted = op == "sum" and held is None and axis not in x.local
+    if not counted:
+        return done
+    n = eqn.sizes[axis]
+    const = None if x.const is None else (x.const[0] * n, x.const[1])
+    return replace(x.scaled(measured(eqn, 0, x) * n), const=const)
+
+
+@collective_rule("psum", "pmax", "pmin")
+def _all_reduce(eqn: Equation, x: Relation) -> Relation:
+    for axis in axes_of(eqn):
+        x = finished(eqn, x, axis, _REDUCTIONS[eqn.op])
+    return x
+
+
+def _dropped(params: Mapping[str, Any], dims: Sequence[Digits], out: Sequence[int]) -> Sequence[Digits]:
+    """On a group of one an untiled collective only adds or removes a dimension of size 1."""
+    return regroup(dims, out)
+
+
+@collective_rule("reduce_scatter", alone=_dropped)
+def _reduce_scatter(eqn: Equation, x: Relation) -> Relation:
+    params = eqn.per_rank.params
+    dim: int = params["scatter_dimension"]
+    axes = axes_of(eqn)
+    for axis in axes:
+        x = finished(eqn, x, axis, "sum")
+    for axis in axes:
+        x = scattered(eqn, x, axis, dim)
+    return x if params["tiled"] else replace(x, dims=x.dims[:dim] + x.dims[dim + 1 :])
+
+
+def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
+    """The rank's block of `dim` of a value that every rank along `axis` holds alike."""
+    try:
+        mine, rest = take(x.dims[dim], eqn.sizes[axis])
+    except CutError:
+        raise Refused(
+            "LAYOUT_RESHAPE",
+            f"{eqn.op} cuts dimension {dim} of {eqn.name(0)} where its parts do not divide by {eqn.sizes[axis]}",
+        ) from None
+    dims = (*x.dims[:dim], rest, *x.dims[dim + 1 :])
+    return replace(x, dims=dims, ranks=select(x.ranks, axis, mine))
+
+
+def _lead(eqn: Equation, x: Relation, axis: str) -> Digits:
+    """The digits that a gather over `axis` puts in front: one block per rank."""
+    return x.ranks.get(axis, uniform(eqn.sizes[axis]))
+
+
+def _refuse_pending(eqn: Equation, x: Relation, axes: Sequence[str]) -> None:
+    for axis in axes:
+        if axis in x.partial:
+            op = x.partial[axis]
+            raise partial_refused(eqn, 0, axis, op, "the parts of a sum would lie side by side")
+
+
+@collective_rule("all_gather", alone=_dropped)
+def _all_gather(eqn: Equation, x: Relation) -> Relation:
+    params = eqn.per_rank.params
+    dim: int = params["all_gather_dimension"]
+    axes = axes_of(eqn)
+    _refuse_pending(eqn, x, axes)
+    if not params["tiled"]:
+        x = replace(x, dims=(*x.dims[:dim], (), *x.dims[dim:]))
+    for axis in reversed(axes):
+        front = normal(_lead(eqn, x, axis) + x.dims[dim])
+        ranks = select(x.ranks, axis, ())
+        x = replace(
+            x, dims=(*x.dims[:dim], front, *x.dims[dim + 1 :]), ranks=ranks, local=x.local - {axis}
+        )
+    return x
+
+
+@collective_rule("all_to_all", alone=_dropped)
+def _all_to_all(eqn: Equation, x: Relation) -> Relation:
+    params = eqn.per_rank.params
+    split: int = params["split_axis"]
+    concat: int = params["concat_axis"]
+    axes = axes_of(eqn)
+    if len(axes) != 1:
+        raise Refused("LAYOUT_UNSUPPORTED", "all_to_all over several axes has no rule yet")
+    (axis,) = axes
+    _refuse_pending(eqn, x, axes)
+    lead = _lead(eqn, x, axis)
+    x = scattered(eqn, x, axis, split)
+    dims = list(x.dims)
+    if not params["tiled"]:
+        del dims[split]
+        dims.insert(concat, ())
+    dims[concat] = normal(lead + dims[concat])
+    return replace(x, dims=tuple(dims))
+
+
+@collective_rule("jaxcc_own_slice")
+def _own_slice(eqn: Equation, x: Relation) -> Relation:
+    params = eqn.per_rank.params
+    axis, dim = str(params["axis"]), int(params["dim"])
+    if not x.plain_over(axis):
+        raise Refused(
+            "LAYOUT_MISMATCH",
+            f"a rank takes its slice of a value that every rank holds, but {eqn.name(0)} is {eqn.layout(0)}",
+        )
+    return scattered(eqn, x, axis, dim)

@@ -1,0 +1,65 @@
+"""Contractions: both operands in one joint space of batch, free and contracted dimensions, then a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jaxcc.layout._digits import UNIFORM, Digit, Digits, uniform
+from jaxcc.layout._relation import Relation
+from jaxcc.layout._rules import Equation, Side, layout_rule
+from jaxcc.layout.rules._combine import measured, multiplicative, result, together
+from jaxcc.layout.rules.reduce import reduced
+
+
+class _Space:
+    """Where each operand's dimensions stand in the joint space (batch, lhs free, rhs free, contracted)."""
+
+    def __init__(self, side: Side) -> None:
+        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = side.params["dimension_numbers"]
+        lhs_shape, rhs_shape = side.shapes
+        lhs_free = [d for d in range(len(lhs_shape)) if d not in (*lhs_contract, *lhs_batch)]
+        rhs_free = [d for d in range(len(rhs_shape)) if d not in (*rhs_contract, *rhs_batch)]
+        order = [*lhs_batch, *lhs_free]
+        self.kept = len(order) + len(rhs_free)
+        self.shape = [
+            *(lhs_shape[d] for d in order),
+            *(rhs_shape[d] for d in rhs_free),
+            *(lhs_shape[d] for d in lhs_contract),
+        ]
+        contracted = range(self.kept, len(self.shape))
+        self.lhs = {d: at for at, d in enumerate(order)}
+        self.lhs |= dict(zip(lhs_contract, contracted, strict=True))
+        self.rhs = {d: at for at, d in enumerate(rhs_batch)}
+        self.rhs |= {d: len(order) + at for at, d in enumerate(rhs_free)}
+        self.rhs |= dict(zip(rhs_contract, contracted, strict=True))
+        self.contracted = tuple(contracted)
+
+
+def _lifted(
+    x: Relation, at: Mapping[int, int], whole_at: Mapping[int, int], shape: Sequence[int]
+) -> Relation:
+    def moved(digits: Digits) -> Digits:
+        return tuple(
+            digit if digit.dim == UNIFORM else Digit(whole_at[digit.dim], digit.stride, digit.size)
+            for digit in digits
+        )
+
+    dims = [uniform(size) for size in shape]
+    for dim, digits in enumerate(x.dims):
+        dims[at[dim]] = moved(digits)
+    ranks = {axis: moved(digits) for axis, digits in x.ranks.items()}
+    return replace(x, dims=tuple(dims), ranks=ranks)
+
+
+@layout_rule("dot_general")
+def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
+    space, whole = _Space(eqn.per_rank), _Space(eqn.whole)
+    operands = [
+        _lifted(lhs, space.lhs, whole.lhs, space.shape),
+        _lifted(rhs, space.rhs, whole.rhs, space.shape),
+    ]
+    base = together(eqn, operands)
+    scale = measured(eqn, 0, lhs) * measured(eqn, 1, rhs)
+    product = result(base, base.dims, scale, multiplicative(eqn, operands))
+    return reduced(eqn, product, "sum", space.contracted, whole.contracted, whole.shape)

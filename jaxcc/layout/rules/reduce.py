@@ -1,0 +1,173 @@
+"""Reductions: what a rank selects of the reduced dimensions is left as a pending reduction over ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from jaxcc.layout._digits import UNIFORM, Digit, Digits, count, uniform, whole_dim
+from jaxcc.layout._layouts import ReduceOp
+from jaxcc.layout._relation import Relation, constant
+from jaxcc.layout._rules import Equation, Refused, layout_rule
+from jaxcc.layout.rules._combine import (
+    measured,
+    partial_refused,
+    require_unit,
+    require_whole,
+    result,
+)
+
+_OPS: Mapping[str, ReduceOp] = {
+    "reduce_sum": "sum",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_prod": "prod",
+    "reduce_or": "max",
+    "reduce_and": "min",
+}
+
+
+def reduced(
+    eqn: Equation,
+    x: Relation,
+    op: ReduceOp,
+    axes: Collection[int],
+    whole_axes: Collection[int],
+    whole_shape: Sequence[int],
+) -> Relation:
+    """`x` reduced over the per-rank dimensions `axes`, which are `whole_axes` of the whole value.
+
+    Digits of the reduced dimensions that a rank selects become a Partial over its axis. A sum of a value that is
+    uniform along more of the whole dimension than of the per-rank one changes the scale by the ratio.
+    """
+    _require_same_part(eqn, x, axes, whole_axes)
+    partial: dict[str, ReduceOp] = {}
+    for axis, held in x.partial.items():
+        if held != op:
+            raise partial_refused(eqn, 0, axis, held, f"a {op} of {held}s is not the {held} of {op}s")
+        partial[axis] = held
+    ranks = dict(x.ranks)
+    copies = count(d for position in axes for d in x.dims[position] if d.dim == UNIFORM)
+    for axis, digits in x.ranks.items():
+        inside = {digit.dim in whole_axes for digit in digits if digit.dim != UNIFORM}
+        if inside == {True}:
+            del ranks[axis]
+            partial[axis] = op
+            copies *= count(digit for digit in digits if digit.dim == UNIFORM)
+        elif True in inside:
+            raise Refused("LAYOUT_MISMATCH", f"{eqn.op} reduces a part of what '{axis}' slices")
+    whole_copies = math.prod(whole_shape[dim] for dim in whole_axes) // count(
+        digit for digit in x.digits() if digit.dim in whole_axes
+    )
+    scale = measured(eqn, 0, x)
+    if op == "sum":
+        scale *= copies / whole_copies
+    elif op == "prod" and (copies != whole_copies or partial):
+        require_unit(eqn, [x], "a product of scaled factors has a power of the scale")
+        if copies != whole_copies:
+            raise Refused(
+                "LAYOUT_SCALE",
+                f"{eqn.op} multiplies {copies} copies on n ranks, {whole_copies} on one",
+            )
+    if op == "prod":
+        require_unit(eqn, [x], "a product of scaled factors has a power of the scale")
+    elif op != "sum" and scale <= 0:
+        require_unit(eqn, [x], f"a {op} of negated values is another one")
+    kept = [d for d in range(len(whole_shape)) if d not in whole_axes]
+    renumber = {old: new for new, old in enumerate(kept)}
+    base = replace(x, ranks={axis: _renumbered(digits, renumber) for axis, digits in ranks.items()})
+    dims = [
+        _renumbered(digits, renumber) for at, digits in enumerate(x.dims) if at not in axes
+    ]
+    return result(base, dims, scale, partial)
+
+
+def _require_same_part(
+    eqn: Equation, x: Relation, axes: Collection[int], whole_axes: Collection[int]
+) -> None:
+    """The reduced per-rank dimensions walk only reduced whole ones, and the others only others."""
+    for position, digits in enumerate(x.dims):
+        for digit in digits:
+            if digit.dim != UNIFORM and (digit.dim in whole_axes) != (position in axes):
+                raise Refused(
+                    "LAYOUT_MISMATCH",
+                    f"{eqn.op} over dimension {tuple(axes)} of the per-rank value reduces other elements than "
+                    "on a group of one",
+                    because=f"dimension {position} walks dimension {digit.dim} of the whole value",
+                )
+
+
+def _renumbered(digits: Digits, renumber: Mapping[int, int]) -> Digits:
+    return tuple(
+        digit if digit.dim == UNIFORM else Digit(renumber[digit.dim], digit.stride, digit.size)
+        for digit in digits
+    )
+
+
+@layout_rule(*_OPS)
+def _reduce(eqn: Equation, x: Relation) -> Relation:
+    axes, whole_axes = eqn.per_rank.params["axes"], eqn.whole.params["axes"]
+    if eqn.op == "reduce_sum" and x.const is not None:
+        return _constant_sum(eqn, x)
+    return reduced(eqn, x, _OPS[eqn.op], axes, whole_axes, eqn.whole.shapes[0])
+
+
+def _constant_sum(eqn: Equation, x: Relation) -> Relation:
+    assert x.const is not None
+    sides = zip((eqn.per_rank, eqn.whole), x.const, strict=True)
+    at_n, at_1 = (
+        value * math.prod(side.shapes[0][axis] for axis in side.params["axes"])
+        for side, value in sides
+    )
+    return constant(eqn.per_rank.out_shapes[0], (at_n, at_1))
+
+
+def require_full(eqn: Equation, x: Relation, dim: int, whole_shape: Sequence[int]) -> None:
+    """Refuses an operation along `dim` that needs all of it, in order, where a rank holds a part."""
+    n, whole = eqn.per_rank.shapes[0][dim], whole_shape[dim]
+    if n == whole and x.dims[dim] in (whole_dim(dim, whole), uniform(whole)):
+        return
+    raise Refused(
+        "LAYOUT_NEEDS_WHOLE_DIM",
+        f"{eqn.op} along dimension {dim} needs all of it, but {eqn.name(0)} is {eqn.layout(0)}",
+        because="a rank sees only its own block of the dimension",
+        fixes=(f"all_gather dimension {dim} first",),
+    )
+
+
+@layout_rule("argmax", "argmin")
+def _arg_extremum(eqn: Equation, x: Relation) -> Relation:
+    (dim,) = eqn.per_rank.params["axes"]
+    require_full(eqn, x, dim, eqn.whole.shapes[0])
+    require_whole(eqn, [x], f"{eqn.op} needs every value")
+    if measured(eqn, 0, x) <= 0:
+        require_unit(eqn, [x], f"{eqn.op} forgets the sign")
+    base = reduced(replace(eqn), x, "max", (dim,), (dim,), eqn.whole.shapes[0])
+    return result(base, base.dims, 1.0, {})
+
+
+@layout_rule("cumsum", "rev", "sort")
+def _along(eqn: Equation, *operands: Relation) -> Relation | Sequence[Relation]:
+    (x,) = operands if len(operands) == 1 else (None,)
+    if x is None:
+        raise Refused("LAYOUT_UNSUPPORTED", f"{eqn.op} of several operands has no rule yet")
+    params = eqn.per_rank.params
+    dims: Sequence[int] = params["dimensions"] if eqn.op == "rev" else ()
+    if eqn.op != "rev":
+        dims = (params["axis"] if eqn.op == "cumsum" else params["dimension"],)
+    for dim in dims:
+        require_full(eqn, x, dim, eqn.whole.shapes[0])
+    if eqn.op == "sort":
+        require_whole(eqn, [x], "sort is not linear")
+    elif eqn.op == "cumsum" and any(op != "sum" for op in x.partial.values()):
+        require_whole(eqn, [x], "cumsum does not commute with a pending maximum")
+    scale = measured(eqn, 0, x)
+    # The elements along the dimension are no longer equal, even if they were.
+    named = [
+        whole_dim(d, eqn.whole.shapes[0][d]) if d in dims else digits
+        for d, digits in enumerate(x.dims)
+    ]
+    if eqn.op == "sort" and scale <= 0:
+        require_unit(eqn, [x], "sort forgets the sign")
+    return result(x, named, scale, dict(x.partial))

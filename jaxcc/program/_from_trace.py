@@ -1,0 +1,161 @@
+"""Builds a `Program` from a trace: inner jaxprs inlined, labels of `jaxcc.name` given to operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jaxcc import _compat
+from jaxcc.layout import LayoutMap, Trace
+from jaxcc.program._ir import Constant, Op, Operand, Program, rename
+
+_INLINED = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "remat"})
+_ALL_REDUCES: Mapping[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
+
+
+def program_of(
+    trace: Trace,
+    *,
+    name: str,
+    in_names: Sequence[str],
+    in_layouts: Sequence[LayoutMap],
+    out_layouts: Sequence[LayoutMap],
+) -> Program:
+    """The trace as a program; `out_layouts` has one layout per leaf of the result."""
+    builder = _Builder(in_names)
+    values: dict[Any, Operand] = dict(zip(trace.invars, in_names, strict=True))
+    values.update((var, Constant(value)) for var, value in trace.consts.items())
+    builder.add(trace.eqns, values)
+    results = [builder.operand(atom, values) for atom in trace.outvars]
+    outputs = tuple(builder.labels.get(x, x) if isinstance(x, str) else x for x in results)
+    program = Program(
+        name=name,
+        sizes=trace.sizes,
+        inputs=tuple(in_names),
+        in_types=tuple(_type(var) for var in trace.invars),
+        in_layouts=tuple(in_layouts),
+        ops=tuple(builder.labelled()),
+        outputs=outputs,
+        out_layouts=tuple(out_layouts),
+        out_tree=trace.out_tree,
+    )
+    return program.with_ops(program.ops)
+
+
+def _type(atom: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
+
+
+class _Builder:
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.ops: list[Op] = []
+        self.taken = set(taken)
+        self.labels: dict[str, str] = {}
+
+    def operand(self, atom: Any, values: Mapping[Any, Operand]) -> Operand:
+        if isinstance(atom, _compat.Literal):
+            return Constant(_compat.literal_value(atom))
+        return values[atom]
+
+    def fresh(self, stem: str) -> str:
+        name, count = stem, 0
+        while name in self.taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self.taken.add(name)
+        return name
+
+    def add(self, eqns: Iterable[Any], values: dict[Any, Operand]) -> None:
+        """Appends operations for `eqns`; `values` says what each variable is and grows."""
+        for eqn in eqns:
+            kind = _compat.op_name(eqn)
+            inputs = tuple(self.operand(atom, values) for atom in eqn.invars)
+            if kind == "name":
+                values[eqn.outvars[0]] = self.label(inputs[0], eqn)
+            elif kind == "pvary":
+                # A type cast for JAX's own checker; running the program puts it back where it is needed.
+                values[eqn.outvars[0]] = inputs[0]
+            elif kind in _INLINED:
+                values.update(zip(eqn.outvars, self.inline(eqn, inputs), strict=True))
+            elif kind in _ALL_REDUCES and eqn.params.get("axis_index_groups") is None:
+                for var, given in zip(eqn.outvars, inputs, strict=True):
+                    params = {"axes": _compat.axis_names(eqn), "op": _ALL_REDUCES[kind]}
+                    values[var] = self.append(kind, "all_reduce", (given,), [var], eqn, params)[0]
+            else:
+                ours = _tiled_collective(kind, eqn)
+                outs = self.append(kind, kind, inputs, eqn.outvars, eqn, ours)
+                values.update(zip(eqn.outvars, outs, strict=True))
+
+    def append(
+        self,
+        stem: str,
+        kind: str,
+        inputs: tuple[Operand, ...],
+        outvars: Sequence[Any],
+        eqn: Any,
+        params: Mapping[str, Any] | None,
+    ) -> tuple[str, ...]:
+        name = self.fresh(stem)
+        single = len(outvars) == 1
+        outputs = (name,) if single else tuple(self.fresh(f"{name}.{i}") for i in range(len(outvars)))
+        self.ops.append(
+            Op(
+                name=name,
+                kind=kind,
+                inputs=inputs,
+                outputs=outputs,
+                types=tuple(_type(var) for var in outvars),
+                params=params or {},
+                eqn=eqn,
+                line=_compat.source_line(eqn),
+            )
+        )
+        return outputs
+
+    def inline(self, eqn: Any, inputs: tuple[Operand, ...]) -> list[Operand]:
+        (inner, *_) = _compat.inner_jaxprs(eqn)
+        jaxpr = _compat.open_jaxpr(inner)
+        values: dict[Any, Operand] = dict(
+            zip(jaxpr.constvars, map(Constant, _compat.jaxpr_consts(inner)), strict=True)
+        )
+        values.update(zip(jaxpr.invars, inputs, strict=True))
+        self.add(jaxpr.eqns, values)
+        return [self.operand(atom, values) for atom in jaxpr.outvars]
+
+    def label(self, given: Operand, eqn: Any) -> Operand:
+        """Calls a value what the user does; adds an identity if it is no operation's, or has a label already."""
+        wanted: str = eqn.params["name"]
+        made = any(given in op.outputs for op in self.ops)
+        if made and wanted not in self.taken and given not in self.labels:
+            self.taken.add(wanted)
+            self.labels[str(given)] = wanted
+            return given
+        (out,) = self.append(wanted, "name", (given,), eqn.outvars, eqn, None)
+        return out
+
+    def labelled(self) -> list[Op]:
+        """The operations, with the users' labels for names."""
+        mapping: dict[str, Operand] = dict(self.labels)
+        return [
+            replace(
+                op,
+                name=self.labels.get(op.name, op.name),
+                outputs=tuple(self.labels.get(out, out) for out in op.outputs),
+            )
+            for op in rename(self.ops, mapping)
+        ]
+
+
+def _tiled_collective(kind: str, eqn: Any) -> Mapping[str, Any] | None:
+    """Parameters of a reduce-scatter or all-gather of the plain form, None of any other equation."""
+    params = eqn.params
+    if kind not in ("reduce_scatter", "all_gather") or not params.get("tiled"):
+        return None
+    axes = _compat.axis_names(eqn)
+    if len(axes) != 1 or params.get("axis_index_groups") is not None:
+        return None
+    dim = params["scatter_dimension" if kind == "reduce_scatter" else "all_gather_dimension"]
+    return {"axes": axes, "dim": dim, "op": "sum"}

@@ -1,0 +1,118 @@
+"""Runs a program, or traces it: one JAX call per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxcc import _compat
+from jaxcc.program._ir import Constant, Op, Operand, Program
+from jaxcc.program._own_slice import own_slice
+
+VALUE_LABEL = "__jaxcc_value:"
+"""Prefix of the labels that `run(..., label=True)` puts on values."""
+
+Runner = Callable[[Op, list[Any]], list[Any]]
+
+# Operations that read all operands as they are: JAX wants the same varying axes on each.
+_SEPARATE = frozenset({"scan", "while", "cond", "shard_map", "ffi_call", "custom_call"})
+
+
+def run(
+    program: Program,
+    inputs: Sequence[Any],
+    *,
+    fused: Runner | None = None,
+    label: bool = False,
+    check_vma: bool = True,
+) -> list[Any]:
+    """The program's outputs for per-rank `inputs`, one per leaf.
+
+    Args:
+      program: what to run, inside `shard_map` over its axes.
+      inputs: one per-rank array per leaf.
+      fused: runs a `fused` operation; None runs the operations of its body one by one.
+      label: labels every value, for `layouts_of`; the trace can then be checked but not run.
+      check_vma: the flag of the enclosing `shard_map`.
+    """
+    values: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True))
+    for op in program.ops:
+        _run_op(op, values, fused=fused, label=label, check_vma=check_vma)
+    return [_read(x, values) for x in program.outputs]
+
+
+def _run_op(
+    op: Op,
+    values: dict[str, Any],
+    *,
+    fused: Runner | None = None,
+    label: bool = False,
+    check_vma: bool = True,
+) -> None:
+    """Runs one operation on `values` and adds its outputs to them."""
+    if op.body and fused is None:
+        inner = dict(values)
+        for part in op.body:
+            _run_op(part, inner, label=label, check_vma=check_vma)
+        values.update((out, inner[out]) for out in op.outputs)
+        return
+    given = [_read(x, values) for x in op.inputs]
+    if op.body and fused is not None:
+        results = fused(op, given)
+    else:
+        with _compat.at_line_of(op.eqn):
+            results = apply_op(op, given, label=label, check_vma=check_vma)
+    if label:
+        results = [
+            checkpoint_name(x, VALUE_LABEL + name)
+            for x, name in zip(results, op.outputs, strict=True)
+        ]
+    values.update(zip(op.outputs, results, strict=True))
+
+
+def _read(x: Operand, values: Mapping[str, Any]) -> Any:
+    return x.value if isinstance(x, Constant) else values[x]
+
+
+def apply_op(
+    op: Op, given: list[Any], *, label: bool = False, check_vma: bool = True
+) -> list[Any]:
+    """The results of one operation on the values of its operands."""
+    if op.kind in _KINDS and op.params:
+        return [_KINDS[op.kind](op, given[0], label, check_vma)]
+    if check_vma and op.kind not in _SEPARATE:
+        given = _compat.unify_varying(given)
+    return _compat.bind(op.eqn, *given)
+
+
+def _all_reduce(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    reduce = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[op.params["op"]]
+    return reduce(x, op.params["axes"])
+
+
+def _reduce_scatter(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    (axis,) = op.params["axes"]
+    return lax.psum_scatter(x, axis, scatter_dimension=op.params["dim"], tiled=True)
+
+
+def _all_gather(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    (axis,) = op.params["axes"]
+    # What is gathered is equal on all ranks; only this form tells JAX so.
+    to = {"to": "invarying"} if check_vma else {}
+    return lax.all_gather(x, axis, axis=op.params["dim"], tiled=True, **to)
+
+
+def _own_slice(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    (axis,) = op.params["axes"]
+    return own_slice(x, axis, op.params["dim"], checked=label)
+
+
+_KINDS: Mapping[str, Callable[[Op, Any, bool, bool], Any]] = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "own_slice": _own_slice,
+}

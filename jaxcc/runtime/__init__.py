@@ -1,0 +1,11 @@
+"""Host runtime: groups of devices in this process, and the FFI target that runs fused kernels on them."""
+
+from jaxcc.runtime._fused import Tensor as Tensor
+from jaxcc.runtime._fused import fused_call as fused_call
+from jaxcc.runtime._fused import new_order as new_order
+from jaxcc.runtime._groups import MAX_RANKS as MAX_RANKS
+from jaxcc.runtime._groups import Groups as Groups
+from jaxcc.runtime._groups import groups_of as groups_of
+from jaxcc.runtime._native import has_kernel as has_kernel
+from jaxcc.runtime._native import is_built as is_built
+from jaxcc.runtime._native import load_kernel as load_kernel

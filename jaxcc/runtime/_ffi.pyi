@@ -1,0 +1,15 @@
+"""The C++ part: XLA FFI targets and the kernels that they run."""
+
+from types import CapsuleType
+
+def registrations() -> dict[str, dict[str, CapsuleType]]:
+    """For each FFI target the handler of each stage, as `jax.ffi.register_ffi_target` takes them."""
+
+def types() -> dict[str, dict[str, CapsuleType]]:
+    """For each FFI type its identity, as `jax.ffi.register_ffi_type` takes it."""
+
+def has_kernel(key: str) -> bool:
+    """Whether `jaxcc_fused` can run the kernel `key`."""
+
+def load_kernel(key: str, path: str) -> str:
+    """Loads a kernel's shared object once; returns what is wrong with it, or an empty string."""

@@ -1,0 +1,12 @@
+"""How: schedules, their verbs, and the functions that they compile to."""
+
+from jaxcc.schedule._compile import BACKENDS as BACKENDS
+from jaxcc.schedule._compile import Compiled as Compiled
+from jaxcc.schedule._fallback import UnfusedWarning as UnfusedWarning
+from jaxcc.schedule._fallback import warn_unfused as warn_unfused
+from jaxcc.schedule._fused import FusedCall as FusedCall
+from jaxcc.schedule._place import place as place
+from jaxcc.schedule._place import shard_mapped as shard_mapped
+from jaxcc.schedule._schedule import Schedule as Schedule
+from jaxcc.schedule._source import Source as Source
+from jaxcc.schedule._step import Step as Step

@@ -1,0 +1,164 @@
+"""Compiles a schedule: fused operations become kernel calls, or their parts where there is no kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxcc import runtime
+from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
+from jaxcc.program import Op, Program, run
+from jaxcc.schedule._fallback import warn_unfused
+from jaxcc.schedule._fused import FusedCall
+from jaxcc.schedule._place import place, shard_mapped
+from jaxcc.schedule._source import Source
+
+BACKENDS = ("auto", "host", "xla")
+
+PerRank = Callable[..., list[Any]]
+
+
+class Compiled:
+    """A scheduled program, ready to run.
+
+    Calling it takes and returns global arrays, laid out as `program.in_layouts` and `program.out_layouts` say.
+    `local` is the same per rank, for use inside a `shard_map` of your own. Both differentiate as the source does.
+
+    Attributes:
+      backend: `host` or `xla`, whichever it runs on.
+      program: what it runs.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        program: Program,
+        calls: Mapping[str, FusedCall],
+        donate: Sequence[str],
+    ) -> None:
+        self.program = program
+        self.backend = "host" if calls else "xla"
+        self._source = source
+        self._per_rank = _differentiable(source, program, calls)
+        self._donated = tuple(i for i, name in enumerate(program.inputs) if name in donate)
+
+    def __call__(self, *args: Any) -> Any:
+        """The result for global arrays with the structure, shapes and dtypes that were compiled."""
+        mesh, ndims = self._source.mesh, self._in_ndims
+        placed = [
+            place(x, layout, ndim, mesh)
+            for x, layout, ndim in zip(
+                self._leaves(args), self.program.in_layouts, ndims, strict=True
+            )
+        ]
+        return jax.tree.unflatten(self.program.out_tree, self._mapped(*placed))
+
+    def local(self, *args: Any) -> Any:
+        """The result on one rank, for per-rank arrays, inside `shard_map` over the same axes."""
+        return jax.tree.unflatten(self.program.out_tree, self._per_rank(*self._leaves(args)))
+
+    def lower(self) -> Any:
+        """The lowered computation, as `jax.jit(f).lower(...)` gives it."""
+        sizes = self._source.sizes
+        avals = [
+            jax.ShapeDtypeStruct((*(sizes[a] for a in layout.stacked_axes()), *t.shape), t.dtype)
+            for layout, t in zip(self.program.in_layouts, self._source.leaves(), strict=True)
+        ]
+        return self._mapped.lower(*avals)
+
+    @functools.cached_property
+    def _in_ndims(self) -> list[int]:
+        return [len(x.shape) for x in self._source.leaves()]
+
+    @functools.cached_property
+    def _mapped(self) -> Any:
+        program = self.program
+        mapped = shard_mapped(
+            self._per_rank,
+            self._source.mesh,
+            program.in_layouts,
+            self._in_ndims,
+            program.out_layouts,
+            [len(t.shape) for t in program.out_types()],
+            check_vma=self._source.check_vma,
+        )
+        return jax.jit(mapped, donate_argnums=self._donated)
+
+    def _leaves(self, args: tuple[Any, ...]) -> list[Any]:
+        leaves, tree = jax.tree.flatten(args)
+        wanted = jax.tree.structure(self._source.avals)
+        if tree != wanted:
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"{self.program.name} was compiled for arguments {wanted}, not {tree}",
+            )
+        return leaves
+
+
+def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedCall]) -> PerRank:
+    """The per-rank program on leaves; its derivative is that of the source, which has the user's own rules."""
+
+    @jax.custom_vjp
+    def scheduled(*leaves: Any) -> list[Any]:
+        order = [runtime.new_order()] if calls else []
+
+        def fused(op: Op, given: list[Any]) -> list[Any]:
+            order[0], results = calls[op.name](given, order[0])
+            return results
+
+        runner = fused if calls else None
+        return run(program, leaves, fused=runner, check_vma=source.check_vma)
+
+    def forward(*leaves: Any) -> tuple[list[Any], Any]:
+        return scheduled(*leaves), leaves
+
+    def backward(leaves: Any, cotangents: list[Any]) -> Any:
+        _, pullback = jax.vjp(lambda *x: original(x), *leaves)
+        return pullback(cotangents)
+
+    same = (program.in_layouts, program.out_layouts) == (source.in_layouts, source.out_layouts)
+    original: Callable[[Sequence[Any]], list[Any]] = functools.partial(
+        run, program, check_vma=source.check_vma
+    )
+    if same and source.has_declared_types:
+        original = source.flat
+    scheduled.defvjp(forward, backward)
+    return scheduled
+
+
+def compile_program(
+    source: Source,
+    program: Program,
+    layouts: Mapping[str, LayoutMap | str],
+    backend: str,
+    donate: Sequence[str],
+    mesh: Any,
+) -> Compiled:
+    """The program on the chosen backend; see `Schedule.compile`. `mesh` has the devices that kernels run on."""
+    if backend not in BACKENDS:
+        raise BackendError(
+            "BACKEND_UNKNOWN", f"no backend '{backend}'; there are {', '.join(BACKENDS)}"
+        )
+    for name in donate:
+        if name not in program.inputs:
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"donate: {program.name} has no input '{name}'; it has {', '.join(program.inputs)}",
+            )
+    calls: dict[str, FusedCall] = {}
+    for op in program.ops:
+        if not op.body or backend == "xla":
+            continue
+        try:
+            calls[op.name] = FusedCall.build(
+                mesh, program, op, layouts, donate, check_vma=source.check_vma
+            )
+        except (CodegenError, BackendError) as error:
+            if backend == "host":
+                raise
+            warn_unfused(error)
+            return Compiled(source, program, {}, donate)
+    return Compiled(source, program, calls, donate)

@@ -1,0 +1,27 @@
+"""What is said, once, when a fused program must run without its kernel."""
+
+from __future__ import annotations
+
+import warnings
+
+from jaxcc.layout import JaxccError
+
+_said: set[str] = set()
+
+
+class UnfusedWarning(UserWarning):
+    """A program runs with the same result but without its fused kernel."""
+
+
+def warn_unfused(error: JaxccError) -> None:
+    """Warns, once in this process for each reason, that fused operations run as separate ones."""
+    if error.code in _said:
+        return
+    _said.add(error.code)
+    finding = error.findings[0]
+    fix = f" To change that: {finding.fixes[0]}." if finding.fixes else ""
+    warnings.warn(
+        f"jaxcc runs unfused: same results, without the fused kernel's speed. [{error.code}] {finding.what}.{fix}",
+        UnfusedWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,180 @@
+"""From a fused operation to a generated kernel: what it computes per element, and how each buffer is indexed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+
+from jaxcc import _compat, codegen
+from jaxcc.codegen import OutRole, Role
+from jaxcc.layout import CodegenError, LayoutMap, Replicated
+from jaxcc.program import Constant, Op, Operand, Program, apply_op
+
+_MOVES = frozenset({"reduce_scatter", "own_slice", "all_gather"})
+
+
+@dataclass(frozen=True)
+class KernelInput:
+    """One buffer that the kernel reads: a value (or captured array), and in which role."""
+
+    value: Operand
+    role: Role
+    type: jax.ShapeDtypeStruct
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """A fused operation as one kernel call.
+
+    Attributes:
+      kernel: the generated text.
+      inputs: scalars first, then the tensor's operands, in the kernel's order.
+      out_roles: for each output of the operation.
+      outer, extent: the whole tensor has `outer` rows of `extent` elements; a rank owns a block of each row.
+    """
+
+    kernel: codegen.Kernel
+    inputs: tuple[KernelInput, ...]
+    out_roles: tuple[OutRole, ...]
+    outer: int
+    extent: int
+
+
+def plan(
+    program: Program,
+    op: Op,
+    layouts: Mapping[str, LayoutMap | str],
+    *,
+    any_size: bool = False,
+) -> KernelPlan:
+    """The kernel of a fused operation.
+
+    Args:
+      program: what holds `op`.
+      op: the fused operation.
+      layouts: of the program's values.
+      any_size: the kernel serves flat tensors of every size, not only this one's.
+
+    Raises:
+      CodegenError: the generator lacks a primitive or dtype, or an operand has a form that it cannot index.
+    """
+    reads = _Reads(program, op, layouts)
+    # Whole shapes: a block with one row would look like a dimension to broadcast.
+    with _compat.outside_all_traces():
+        jaxpr = jax.make_jaxpr(reads.elementwise)(*(one.type for one in reads.inputs))
+    gathered = {part.outputs[0] for part in op.body if part.kind == "all_gather"}
+    roles = tuple(OutRole.GATHER if out in gathered else OutRole.SLICE for out in op.outputs)
+    whole, dim = reads.whole, reads.dim
+    kernel = codegen.generate(
+        jaxpr,
+        (),
+        [one.role for one in reads.inputs],
+        roles,
+        shape=None if any_size else whole,
+        ranks=reads.ranks,
+    )
+    return KernelPlan(
+        kernel, reads.inputs, roles, math.prod(whole[:dim]), math.prod(whole[dim:])
+    )
+
+
+def _block(op: Op) -> tuple[tuple[int, ...], int]:
+    """The shape of a rank's block, which the whole group has, and the dimension that it is cut along."""
+    part = next(p for p in op.body if p.kind in ("reduce_scatter", "all_gather"))
+    if part.kind == "reduce_scatter":
+        return part.types[0].shape, part.params["dim"]
+    given = next(p for p in op.body if part.inputs[0] in p.outputs)
+    return given.types[0].shape, part.params["dim"]
+
+
+class _Reads:
+    """What a group reads from outside: one kernel input per value and role, scalars first."""
+
+    def __init__(self, program: Program, op: Op, layouts: Mapping[str, LayoutMap | str]) -> None:
+        (self.axis,) = op.params["axes"]
+        self.op = op
+        self.layouts = layouts
+        self.types = program.types()
+        self.ranks = program.sizes[self.axis]
+        self.block, self.dim = _block(op)
+        self.whole = self._widened(self.block)
+        made = {out for part in op.body for out in part.outputs}
+        found: dict[Hashable, KernelInput] = {}
+        for part in op.body:
+            for x in part.inputs:
+                if x not in made and not _is_literal(x):
+                    found.setdefault(_key(x, part), self._input(x, part))
+        ordered = sorted(found, key=lambda key: found[key].role != Role.SCALAR)
+        self.inputs = tuple(found[key] for key in ordered)
+        self._index = {key: i for i, key in enumerate(ordered)}
+
+    def elementwise(self, *given: Any) -> list[Any]:
+        """The group's work on whole arrays; moving data is the kernel's own business."""
+        values: dict[str, Any] = {}
+        for part in self.op.body:
+            arguments = [self._read(x, part, values, given) for x in part.inputs]
+            if part.kind in _MOVES:
+                results = arguments
+            elif part.kind == "broadcast_in_dim":
+                results = [self._broadcast(part, arguments[0])]
+            else:
+                results = apply_op(part, arguments, check_vma=False)
+            values.update(zip(part.outputs, results, strict=True))
+        return [values[out] for out in self.op.outputs]
+
+    def _broadcast(self, part: Op, x: Any) -> Any:
+        shape = list(part.types[0].shape)
+        dims: tuple[int, ...] = part.eqn.params["broadcast_dimensions"]
+        if self.dim in dims:
+            shape[self.dim] = x.shape[dims.index(self.dim)]
+        elif shape[self.dim] > 1:
+            shape[self.dim] *= self.ranks
+        return lax.broadcast_in_dim(x, shape, dims)
+
+    def _read(self, x: Operand, part: Op, values: Mapping[str, Any], given: Sequence[Any]) -> Any:
+        if isinstance(x, str) and x in values:
+            return values[x]
+        if isinstance(x, Constant) and _is_literal(x):
+            return x.value
+        return given[self._index[_key(x, part)]]
+
+    def _input(self, x: Operand, part: Op) -> KernelInput:
+        if isinstance(x, Constant):
+            given = jax.ShapeDtypeStruct(x.value.shape, x.value.dtype)
+            return KernelInput(x, Role.WHOLE, given)
+        given, layout = self.types[x], self.layouts.get(x)
+        if part.kind == "reduce_scatter":
+            return KernelInput(x, Role.REDUCE, given)
+        if part.kind == "own_slice":
+            return KernelInput(x, Role.WHOLE, given)
+        if given.shape == ():
+            return KernelInput(x, Role.SCALAR, given)
+        if isinstance(layout, LayoutMap) and layout[self.axis] == Replicated:
+            return KernelInput(x, Role.WHOLE, given)
+        if given.shape == self.block:
+            whole = jax.ShapeDtypeStruct(self.whole, given.dtype)
+            return KernelInput(x, Role.SLICE, whole)
+        raise CodegenError(
+            "CODEGEN_OPERAND",
+            f"'{part.name}' broadcasts '{x}', which is {layout}; "
+            "a kernel broadcasts Replicated operands only",
+            line=part.line,
+        )
+
+    def _widened(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(s * self.ranks if d == self.dim else s for d, s in enumerate(block))
+
+
+def _is_literal(x: Operand) -> bool:
+    return isinstance(x, Constant) and not getattr(x.value, "shape", ())
+
+
+def _key(x: Operand, part: Op) -> Hashable:
+    """One value may be reduced, sliced and read as it is: each is an input of its own."""
+    how = (part.kind, part.params.get("dim")) if part.kind in _MOVES else None
+    return (x if isinstance(x, str) else id(x.value), how)

@@ -1,0 +1,55 @@
+"""Between global arrays and the per-rank function: shard_map, placement, donation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+
+from jaxcc.layout import LayoutMap, to_spec
+
+
+def shard_mapped(
+    local: Callable[..., Sequence[Any]],
+    mesh: Any,
+    in_layouts: Sequence[LayoutMap],
+    in_ndims: Sequence[int],
+    out_layouts: Sequence[LayoutMap],
+    out_ndims: Sequence[int],
+    *,
+    check_vma: bool,
+) -> Callable[..., Any]:
+    """`local`, a function of per-rank leaves, as a function of global arrays.
+
+    A Local or Partial leaf has one more leading dimension per such axis, sharded over it.
+    """
+
+    def per_rank(*leaves: Any) -> list[Any]:
+        given = [
+            x.reshape(x.shape[len(layout.stacked_axes()) :])
+            for x, layout in zip(leaves, in_layouts, strict=True)
+        ]
+        return [
+            jax.numpy.reshape(y, (1,) * len(layout.stacked_axes()) + jax.numpy.shape(y))
+            for y, layout in zip(local(*given), out_layouts, strict=True)
+        ]
+
+    return jax.shard_map(
+        per_rank,
+        mesh=mesh,
+        in_specs=tuple(map(to_spec, in_layouts, in_ndims)),
+        out_specs=list(map(to_spec, out_layouts, out_ndims)),
+        check_vma=check_vma,
+    )
+
+
+def place(x: Any, layout: LayoutMap, ndim: int, mesh: Any) -> Any:
+    """The global array `x` with the sharding that its layout means; nothing moves if it has it already."""
+    sharding = NamedSharding(mesh, to_spec(layout, ndim))
+    if not isinstance(x, jax.core.Tracer):
+        return jax.device_put(x, sharding)
+    if AxisType.Explicit in mesh.axis_types:
+        return jax.reshard(x, sharding)
+    return x

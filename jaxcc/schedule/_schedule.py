@@ -1,0 +1,90 @@
+"""A schedule: a checked program and the steps that rewrite it. Immutable; every verb returns a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jaxcc.program import CycleError, Program, program_text
+from jaxcc.layout import LayoutMap, ScheduleError
+from jaxcc.schedule import verbs
+from jaxcc.schedule._compile import Compiled, compile_program
+from jaxcc.schedule._source import Source
+from jaxcc.schedule._step import REWRITES, Step
+from jaxcc.schedule._verify import describe, layouts_of
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The program of a typed function, and the steps taken so far.
+
+    `print(schedule)` shows the program as it is after the last step. Every step is checked as a program of its own:
+    a schedule computes what its source does.
+    """
+
+    source: Source
+    steps: tuple[Step, ...] = field(default=())
+
+    split = verbs.split
+    reorder = verbs.reorder
+    as_slice = verbs.as_slice
+    fuse = verbs.fuse
+
+    @cached_property
+    def program(self) -> Program:
+        """The program at the group's size."""
+        return self._rewritten(self.source.sizes)
+
+    @cached_property
+    def layouts(self) -> dict[str, LayoutMap | str]:
+        """The layout of each value of the program, a text where it is none that users can write."""
+        return layouts_of(self.source, self.program, self._rewritten(self.source.whole))
+
+    def __str__(self) -> str:
+        return program_text(self.program, {v: describe(x) for v, x in self.layouts.items()})
+
+    def then(self, step: Step) -> Schedule:
+        """The schedule with one more step, checked.
+
+        Raises:
+          ScheduleError: the step's condition is not met, or it would change the result.
+        """
+        longer = Schedule(self.source, (*self.steps, step))
+        _ = longer.layouts
+        return longer
+
+    def compile(
+        self, backend: str = "auto", *, donate: Iterable[str] = (), mesh: Any = None
+    ) -> Compiled:
+        """The program as a function of global arrays.
+
+        Args:
+          backend: `host` runs fused operations in generated kernels between the CPU devices of this process; `xla`
+            runs their parts one by one; `auto` is `host` where that can be, and says once what is lost where not.
+          donate: names of inputs whose buffers the call may take for its results.
+          mesh: whose devices kernels run on, if not the mesh that the program was checked for: for `local` in a
+            `shard_map` over more axes.
+
+        Raises:
+          BackendError: no such backend, or it cannot run here.
+          CodegenError: `backend="host"` and a kernel cannot be generated or compiled.
+          ScheduleError: `donate` names no input.
+        """
+        return compile_program(
+            self.source, self.program, self.layouts, backend, tuple(donate), mesh or self.source.mesh
+        )
+
+    def _rewritten(self, sizes: dict[str, int]) -> Program:
+        program = self.source.program(sizes)
+        for step in self.steps:
+            try:
+                program = REWRITES[step.verb](program, **step.arguments)
+            except CycleError as cycle:
+                raise ScheduleError(
+                    "SCHEDULE_CYCLE",
+                    f"{step} would make operations wait for one another: {cycle}",
+                    fixes=("name all operations that lie between the ones you fuse, or write `...`",),
+                ) from None
+        return program

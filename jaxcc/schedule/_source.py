@@ -1,0 +1,83 @@
+"""The function that a schedule starts from, traced on demand at any group size."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxcc import _compat
+from jaxcc.layout import LayoutMap, Replicated, Trace, trace
+from jaxcc.program import Program, program_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checked per-rank function with the shapes and layouts that it was checked for.
+
+    Attributes:
+      f: the per-rank function.
+      avals: its positional arguments, leaves with whole shapes.
+      mesh: a `jax.sharding.Mesh`, or an `AbstractMesh` if the schedule is only printed.
+      in_names, in_layouts: per leaf of `avals`.
+      out_layouts: per leaf of the result.
+      check_vma: the flag of `jax.shard_map` that the program was checked with and runs with.
+    """
+
+    f: Callable[..., Any]
+    avals: tuple[Any, ...]
+    mesh: Any
+    in_names: tuple[str, ...]
+    in_layouts: tuple[LayoutMap, ...]
+    out_layouts: tuple[LayoutMap, ...]
+    check_vma: bool
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return getattr(self.f, "__name__", "program")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ranks along each axis of the mesh."""
+        return dict(self.mesh.shape)
+
+    @property
+    def whole(self) -> dict[str, int]:
+        """A group of one along each axis."""
+        return dict.fromkeys(self.mesh.shape, 1)
+
+    def leaves(self) -> list[jax.ShapeDtypeStruct]:
+        """Whole shape and dtype of each leaf of the arguments."""
+        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(self.avals)]
+
+    def flat(self, leaves: Sequence[Any]) -> list[Any]:
+        """The function on per-rank leaves; its result's leaves."""
+        args = jax.tree.unflatten(jax.tree.structure(self.avals), leaves)
+        return jax.tree.leaves(self.f(*args))
+
+    @functools.cached_property
+    def has_declared_types(self) -> bool:
+        """Whether JAX, too, takes every Replicated result to be equal on all ranks."""
+        traced = self._trace(self.sizes)
+        return all(
+            layout[axis] != Replicated
+            for var, layout in zip(traced.outvars, self.out_layouts, strict=True)
+            for axis in _compat.varying_axes(var.aval)
+        )
+
+    def _trace(self, sizes: Mapping[str, int]) -> Trace:
+        return trace(self.f, self.avals, self.in_layouts, sizes, check_vma=self.check_vma)
+
+    def program(self, sizes: Mapping[str, int]) -> Program:
+        """The function as a program for groups of these sizes."""
+        return program_of(
+            self._trace(sizes),
+            name=self.name,
+            in_names=self.in_names,
+            in_layouts=self.in_layouts,
+            out_layouts=self.out_layouts,
+        )

@@ -1,0 +1,35 @@
+"""A step of a schedule: a verb with its arguments, resolved so that it can be applied again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxcc.program import Program
+
+Rewrite = Callable[..., Program]
+
+REWRITES: dict[str, Rewrite] = {}
+"""The rewrite of each verb, a function of a program and the step's arguments."""
+
+
+def rewrite(verb: str) -> Callable[[Rewrite], Rewrite]:
+    """Registers the function that carries out a verb's steps."""
+
+    def register(function: Rewrite) -> Rewrite:
+        REWRITES[verb] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: `split(name='total', dim=0)`."""
+
+    verb: str
+    arguments: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.verb}({', '.join(f'{k}={v!r}' for k, v in self.arguments.items())})"

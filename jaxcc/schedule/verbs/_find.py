@@ -1,0 +1,51 @@
+"""How verbs name what they act on, and what they say when it is not there."""
+
+from __future__ import annotations
+
+import difflib
+
+from jaxcc.layout import ScheduleError
+from jaxcc.program import Op, Program
+
+
+def find(program: Program, name: str, verb: str) -> Op:
+    """The operation with this name.
+
+    Raises:
+      ScheduleError: there is none; the message has the names that are close.
+    """
+    names = [op.name for op in program.ops]
+    for op in program.ops:
+        if op.name == name:
+            return op
+    inside = next((op.name for op in program.ops for part in op.body if part.name == name), None)
+    if inside is not None:
+        raise ScheduleError(
+            "SCHEDULE_NOT_FOUND",
+            f"{verb}: '{name}' is already fused into '{inside}'",
+            fixes=(f"take the step before the one that made '{inside}'",),
+        )
+    close = difflib.get_close_matches(name, names, n=3) or names[-6:]
+    raise ScheduleError(
+        "SCHEDULE_NOT_FOUND",
+        f"{verb}: {program.name} on {describe_sizes(program)} has no operation '{name}'; "
+        f"it has {', '.join(close)}",
+        fixes=("print(schedule) shows all names; jaxcc.name(x, 'label') gives one of your own",),
+    )
+
+
+def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
+    """The operation with this name, which must be of this kind."""
+    op = find(program, name, verb)
+    if op.kind != kind:
+        raise ScheduleError(
+            "SCHEDULE_WRONG_OPERATION",
+            f"{verb}: '{name}' is {op.kind}, but {verb} acts on {kind}",
+            line=op.line,
+        )
+    return op
+
+
+def describe_sizes(program: Program) -> str:
+    """`tp=2`, as listings show a mesh."""
+    return " ".join(f"{axis}={size}" for axis, size in program.sizes.items())

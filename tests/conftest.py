@@ -1,0 +1,40 @@
+"""What every test needs before JAX starts: four CPU devices, and a kernel cache of its own."""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["MPI4JAX_NO_WARN_JAX_VERSION"] = "1"
+
+# Tests that start an interpreter must get the jaxcc that this one has, not the folder they are started in.
+_spec = importlib.util.find_spec("jaxcc")
+assert _spec is not None and _spec.origin is not None, "jaxcc is not installed"
+os.environ["PYTHONPATH"] = str(Path(_spec.origin).parents[1])
+os.environ["PYTHONSAFEPATH"] = "1"
+
+# Workers of pytest-xdist inherit the folder of the process that starts them.
+_own_cache = "PYTEST_XDIST_WORKER" not in os.environ
+if _own_cache:
+    os.environ["JAXCC_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxcc-tests-")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_folder() -> Iterator[None]:
+    yield
+    if _own_cache:
+        shutil.rmtree(os.environ["JAXCC_CACHE_DIR"], ignore_errors=True)
+
+
+def pytest_report_header() -> str:
+    """The versions under test."""
+    import jax
+    import jaxlib
+
+    return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, jaxcc from {_spec.origin}"
