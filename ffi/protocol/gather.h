@@ -61,6 +61,21 @@ class Gather {
 };
 
 #ifndef __CUDACC__
+// Copies a block of result `index` to the ranks' arrays, `offset` bytes in; the owner has it already if `kept`.
+// Not inlined: it would be compiled anew for each result.
+__attribute__((noinline)) inline void spread(const jaxcc_tile& tile, int index, bool kept,
+                                             const void* from, int64_t offset, int64_t bytes) {
+  for (int32_t r = 0; r < tile.ranks; ++r) {
+    if (kept && r == tile.owner) continue;
+    char* const to = (char*)tile.buffers[r][index] + offset;
+    if (tile.stream) {
+      stream(to, from, bytes);
+    } else {
+      __builtin_memcpy(to, from, bytes);
+    }
+  }
+}
+
 template <class T, int ranks>
 class Gather<T, ranks, false> {
  public:
@@ -75,18 +90,10 @@ class Gather<T, ranks, false> {
     return {{own_ ? own_ + at : scratch_ + (at - block)}};
   }
 
-  JAXCC_FN void finish(int64_t block, int64_t end) {
+  JAXCC_FN void finish(int64_t block, int64_t end) const {
+    const int64_t size = sizeof(T);
     const T* const from = own_ ? own_ + block : scratch_;
-    const int64_t bytes = (end - block) * (int64_t)sizeof(T);
-    for (int r = 0; r < ranks; ++r) {
-      if (own_ && r == tile_.owner) continue;
-      T* const to = (T*)tile_.buffers[r][index_] + block;
-      if (tile_.stream) {
-        stream(to, from, bytes);
-      } else {
-        __builtin_memcpy(to, from, bytes);
-      }
-    }
+    spread(tile_, index_, own_ != nullptr, from, block * size, (end - block) * size);
   }
 
  private:

@@ -10,7 +10,8 @@ from jaxcc._version import __version__
 from jaxcc.cli._devices import force_host_devices
 from jaxcc.cli._usage import CLEAN, FINDINGS, USAGE, UsageError
 
-_MAX_RANKS = 16
+_MIN_RANKS, _MAX_RANKS = 2, 16
+_RANKS = f"{_MIN_RANKS} to {_MAX_RANKS}"
 
 _EPILOG = """\
 examples:
@@ -24,8 +25,8 @@ exit status: 0 clean, 1 findings, 2 usage
 
 
 def _ranks(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 to {_MAX_RANKS}")
+    if not text.isdecimal() or not _MIN_RANKS <= int(text) <= _MAX_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, {_RANKS}")
     return int(text)
 
 
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
             type=_ranks,
             default=2,
             metavar="N",
-            help=f"ranks, 1 to {_MAX_RANKS} (default 2)",
+            help=f"ranks, {_RANKS} (default 2)",
         )
 
     demo = command(

@@ -6,3 +6,5 @@ from jaxcc.codegen._roles import OutRole as OutRole
 from jaxcc.codegen._roles import Role as Role
 from jaxcc.codegen._compile import compile_kernel as compile_kernel
 from jaxcc.codegen._compile import find_compiler as find_compiler
+from jaxcc.codegen._nvrtc import CudaBinary as CudaBinary
+from jaxcc.codegen._nvrtc import compile_cuda as compile_cuda

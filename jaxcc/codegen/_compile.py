@@ -44,11 +44,11 @@ def find_compiler() -> tuple[str, ...]:
     )
 
 
-def include_folder() -> Path:
-    """The folder that holds `protocol/`, the headers of kernels: in an installed package, or in a checkout."""
+def include_folders() -> tuple[Path, ...]:
+    """The folders that hold `protocol/` and `cuda/`, in an installed package or in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "include"
-    return installed if installed.is_dir() else package.parent / "ffi"
+    return (installed,) if installed.is_dir() else (package.parent / "ffi", package.parent)
 
 
 def compile_kernel(kernel: Kernel) -> tuple[str, Path]:
@@ -71,7 +71,7 @@ def _compile(compiler: tuple[str, ...], text: str, folder: Path) -> Path:
     handle, name = tempfile.mkstemp(dir=folder, suffix=".so.tmp")
     os.close(handle)
     built = Path(name)
-    command = [*compiler, *_FLAGS, "-I", str(include_folder()), "-o", name, "-", "-lm"]
+    command = [*compiler, *_FLAGS, "-I", str(include_folders()[0]), "-o", name, "-", "-lm"]
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=_LIMIT_S, check=False
@@ -98,7 +98,8 @@ def _digest(*parts: str) -> str:
 def _headers() -> str:
     """What the kernels include."""
     names = ("abi.h", "element.h", "gather.h", "math.h", "stream.h")
-    return "".join((include_folder() / "protocol" / name).read_text() for name in names)
+    folder = include_folders()[0] / "protocol"
+    return "".join((folder / name).read_text() for name in names)
 
 
 @functools.cache

@@ -30,6 +30,18 @@ void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::O
 }}
 """
 
+_CUDA = """\
+#include "protocol/gather.h"
+#include "protocol/math.h"
+
+namespace {{
+
+{epilogue}
+}}  // namespace
+
+#include "cuda/fused.h"
+"""
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -59,6 +71,11 @@ class Kernel:
     def text(self) -> str:
         """The whole host source: includes, the epilogue, the exported names."""
         return _HOST.format(epilogue=self.epilogue)
+
+    @property
+    def cuda_text(self) -> str:
+        """The whole CUDA source: the same epilogue, and the collective as a kernel `jaxcc_fused`."""
+        return _CUDA.format(epilogue=self.epilogue)
 
     @property
     def key(self) -> str:

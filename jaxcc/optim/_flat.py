@@ -91,6 +91,10 @@ class FlatUpdate:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         results: list[Any] = [None] * len(rows)
         order = runtime.new_order()
+        for i, row in enumerate(rows):
+            if row["g"].size == 0:
+                kept = row[self._whole[0]] if self._whole else jnp.zeros(row["g"].shape, row["g"].dtype)
+                results[i] = (kept, *(row[n] for n in self._slices))
         for dtypes, indices in _by_dtype(rows).items():
             chosen = [rows[i] for i in indices]
             order, made = self._update(dtypes, chosen, scalars, order)
@@ -188,7 +192,10 @@ class FlatUpdate:
 
 
 def _by_dtype(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
+    """The rows that have elements, by the dtypes of their columns."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
+        if row["g"].size == 0:
+            continue
         groups.setdefault(tuple(x.dtype for x in row.values()), []).append(index)
     return groups

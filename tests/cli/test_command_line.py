@@ -45,8 +45,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "command"),
         (["dmeo"], "dmeo"),
-        (["demo", "--ranks", "0"], "'0' is not a number of ranks, 1 to 16"),
-        (["demo", "--ranks", "1000"], "'1000' is not a number of ranks, 1 to 16"),
+        (["demo", "--ranks", "0"], "'0' is not a number of ranks, 2 to 16"),
+        (["demo", "--ranks", "1000"], "'1000' is not a number of ranks, 2 to 16"),
         (["demo", "--ranks", "two"], "'two' is not a number of ranks"),
         (["demo", "--steps", "-1"], "'-1' is not a number of steps"),
         (["explain"], "CODE"),

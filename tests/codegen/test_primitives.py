@@ -149,9 +149,9 @@ def _outcome(request: Any, build: Any) -> Any:
 
     with jax.enable_x64(True):
         avals = [jax.ShapeDtypeStruct((8,), a.dtype) for a in (x, y, p)]
-        outputs = [OutRole.GATHER, OutRole.SLICE] * len(programs)
+        outputs = [OutRole.GATHER, *[OutRole.SLICE] * len(programs)][: len(programs)]
         run = build(
-            every, avals, [Role.WHOLE, Role.SLICE, Role.WHOLE], outputs[: len(programs)], shape=None, ranks=2
+            every, avals, [Role.WHOLE, Role.SLICE, Role.WHOLE], outputs, shape=None, ranks=2
         )
         got = run([x, y, p], (size,), tile=100)
         want = [np.asarray(each) for each in jax.jit(every)(x, y, p)]

@@ -1,4 +1,4 @@
-"""Forty independent 1 MiB all-reduces, and their gradients, on ranks that do different work before each."""
+"""Independent 1 MiB all-reduces, and their gradients, on ranks that do different work before each."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcc import comm
 
-CALLS = 40
+CALLS = 16
 SIZE = 1 << 18
 
 
@@ -40,7 +40,7 @@ def passes(ranks: int) -> None:
         body, mesh=mesh, in_specs=P("r"), out_specs=(P("r"), P()), check_vma=False
     )
     x = np.random.default_rng(7).normal(size=(ranks, SIZE)).astype(np.float32)
-    for _ in range(5):
+    for _ in range(3):
         gradient, sums = jax.jit(program)(x.reshape(-1))
         factors = np.arange(1, CALLS + 1)
         wanted = factors[:, None] * x.astype(np.float64).sum(0)[:4]

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 import jaxcc
 from jaxcc import Partial, Replicated, Sliced
@@ -18,7 +18,6 @@ from jaxcc.cli.demo.ranks import group, largest_difference, place
 from jaxcc.cli.demo.settings import Settings
 
 AXIS = "tp"
-ALL = PartitionSpec()
 
 
 def bias_before_sum(x: jax.Array, w: jax.Array, b: jax.Array, r: jax.Array) -> jax.Array:
@@ -38,8 +37,19 @@ def epilogue(y: jax.Array, b: jax.Array, r: jax.Array) -> jax.Array:
     return jaxcc.name(jax.nn.gelu(total + b) + r, "out")
 
 
+ALL = PartitionSpec()
 TAIL_LAYOUTS = (Sliced(2), Sliced(0), Replicated, Replicated)
+TAIL_SPECS = (PartitionSpec(None, None, AXIS), PartitionSpec(AXIS), ALL, ALL)
 EPILOGUE_LAYOUTS = (Partial(), Replicated, Replicated)
+EPILOGUE_SPECS = (PartitionSpec(AXIS), ALL, ALL)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One scheduled program: its times, and its largest difference from each oracle."""
+
+    times: Comparison
+    differences: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -47,23 +57,21 @@ class Attention:
     """What this part found.
 
     Attributes:
-      shape: of the result.
+      bytes: size of the result.
       fused: whether the kernel was generated and ran.
       error: the message for `bias_before_sum`.
       source: the checked program as it was written.
       schedule: the program after the steps.
-      epilogue, whole: times without and with the product.
-      differences: largest difference of the scheduled tail from each oracle.
+      epilogue, whole: without and with the product.
     """
 
-    shape: tuple[int, ...]
+    bytes: int
     fused: bool
     error: str
     source: str
     schedule: str
-    epilogue: Comparison
-    whole: Comparison
-    differences: dict[str, float]
+    epilogue: Measured
+    whole: Measured
 
 
 def fuse(schedule: jaxcc.Schedule) -> jaxcc.Schedule:
@@ -77,60 +85,57 @@ def run(settings: Settings, tell: Callable[[str], None]) -> Attention:
     mesh = group(settings.ranks, AXIS)
     typed = partial(jaxcc.typed, mesh=mesh, out_layouts=Replicated)
     inputs = _inputs(settings)
-    specs = (PartitionSpec(None, None, AXIS), PartitionSpec(AXIS), ALL, ALL)
-    x, w, b, r = (place(one, mesh, spec) for one, spec in zip(inputs, specs, strict=True))
+    x, w, b, r = (place(one, mesh, spec) for one, spec in zip(inputs, TAIL_SPECS, strict=True))
+    y = place(_terms(settings.ranks, *inputs[:2]), mesh, EPILOGUE_SPECS[0])
 
     tell("checking")
     error = _refusal(typed(in_layouts=TAIL_LAYOUTS)(bias_before_sum), x, w, b, r)
-    checked = typed(in_layouts=TAIL_LAYOUTS)(tail)
-    source = checked.schedule(x, w, b, r)
-    schedule = fuse(source)
-
-    tell("comparing with one rank and with NumPy")
-    scheduled = schedule.compile()
-    result = scheduled(x, w, b, r)
-    differences = {
-        "one rank": largest_difference(result, checked.reference(x, w, b, r)),
-        "NumPy f64": largest_difference(result, _in_f64(*inputs)),
-    }
-
-    tell("timing")
-    terms = place(_terms(settings.ranks, *inputs[:2]), mesh, PartitionSpec(AXIS))
+    whole = typed(in_layouts=TAIL_LAYOUTS)(tail)
     after = typed(in_layouts=EPILOGUE_LAYOUTS)(epilogue)
-    whole_y = jax.ShapeDtypeStruct(r.shape, r.dtype)
+    source = whole.schedule(x, w, b, r)
+    schedule = fuse(source)
+    after_schedule = fuse(after.schedule(jax.ShapeDtypeStruct(r.shape, r.dtype), b, r))
 
-    def unstacked(y: jax.Array, b: jax.Array, r: jax.Array) -> jax.Array:
-        return epilogue(y[0], b, r)
-
-    def compared(
-        schedule: jaxcc.Schedule, f: Callable[..., jax.Array], specs: tuple[Any, ...], *args: Any
-    ) -> Comparison:
-        """Both donate the residual, and their result is the next call's."""
+    def measured(
+        schedule: jaxcc.Schedule, program: Any, xla: Callable[..., jax.Array], *args: jax.Array
+    ) -> Measured:
+        """All donate the residual, which is the last of `args`; each result is the next one."""
+        tell(f"comparing {program.__name__} with one rank and with NumPy")
+        result = schedule.compile()(*args)
+        differences = {
+            "one rank": largest_difference(result, program.reference(*args)),
+            "NumPy f64": largest_difference(result, in_f64),
+        }
+        tell(f"timing {program.__name__}")
         ours = schedule.compile(donate=["r"])
-        per_rank = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=ALL)
-        xla = jax.jit(per_rank, donate_argnums=len(args))
-        return compare(
-            Carried(lambda r: ours(*args, r), place(inputs[-1], mesh, ALL)),
-            Carried(lambda r: xla(*args, r), place(inputs[-1], mesh, ALL)),
+        times = compare(
+            Carried(lambda r: ours(*args[:-1], r), place(inputs[-1], mesh, ALL)),
+            Carried(lambda r: xla(*args[:-1], r), place(inputs[-1], mesh, ALL)),
             rounds=settings.rounds,
         )
+        return Measured(times, differences)
 
+    in_f64 = _in_f64(*inputs)
     return Attention(
-        r.shape,
-        scheduled.backend == "host",
+        r.nbytes,
+        schedule.compile().backend == "host",
         error,
         str(source),
         str(schedule),
-        compared(
-            fuse(after.schedule(whole_y, b, r)),
-            unstacked,
-            (PartitionSpec(AXIS), ALL, ALL),
-            terms,
-            b,
-        ),
-        compared(schedule, tail, specs, x, w, b),
-        differences,
+        measured(after_schedule, after, _in_xla(_stacked_epilogue, mesh, EPILOGUE_SPECS), y, b, r),
+        measured(schedule, whole, _in_xla(tail, mesh, TAIL_SPECS), x, w, b, r),
     )
+
+
+def _in_xla(f: Callable[..., jax.Array], mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
+    """The same program in plain jitted shard_map, its last argument donated."""
+    per_rank = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=ALL)
+    return jax.jit(per_rank, donate_argnums=len(specs) - 1)
+
+
+def _stacked_epilogue(y: jax.Array, b: jax.Array, r: jax.Array) -> jax.Array:
+    """`epilogue` for y with a leading dim, of which a rank holds one entry."""
+    return epilogue(y[0], b, r)
 
 
 def _refusal(wrong: Any, *args: jax.Array) -> str:

@@ -36,13 +36,13 @@ MONOTONE = (
     "floor", "ceil", "round", "cbrt", "sign",
 )  # fmt: skip
 GENERAL = (
-    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "erf_inv", "sin", "cos", "tan",
-    "asin", "acos", "atan", "one_minus_square", "one_minus_tanh_squared", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma", "bessel_i0e",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "logistic", "erf", "erfc", "erf_inv", "sin", "cos", "tan",
+    "asin", "acos", "atan", "one_minus_square", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma", "bessel_i0e",
     "bessel_i1e", "floor", "ceil", "round", "not", "population_count", "clz",
 )  # fmt: skip
 GENERAL_BINARY = ("and", "or", "xor", "atan2", "nextafter", "shift_left", "shift_right_logical",
                   "shift_right_arithmetic", "igamma", "igammac")  # fmt: skip
-COMPARES = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
 
 
 def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:
