@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 from jax._src import core as _jax_core
+from jax._src import mesh as _jax_mesh
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
 
@@ -106,7 +107,7 @@ def bind(eqn: Any, *values: Any) -> list[Any]:
     """Runs or traces one equation on `values`, keeping the user's line on what it makes."""
     # The equation may have been traced over an AbstractMesh; it now runs where we are.
     mesh = jax.sharding.get_abstract_mesh()
-    with at_line_of(eqn), eqn.ctx.manager, jax.sharding.use_abstract_mesh(mesh):
+    with at_line_of(eqn), eqn.ctx.manager, _abstract_mesh(mesh):
         # 0.11 replaced get_bind_params's list of functions by keyword parameters.
         params = eqn.primitive.get_bind_params(eqn.params)
         if isinstance(params, tuple):
@@ -185,11 +186,20 @@ def trace_state() -> object:
 
 
 @contextlib.contextmanager
+def _abstract_mesh(mesh: Any) -> Iterator[None]:
+    """Sets the mesh of what is traced; the public way refuses one of another size than the one around."""
+    previous = _jax_mesh.abstract_mesh_context_manager.swap_local(mesh)
+    try:
+        yield
+    finally:
+        _jax_mesh.abstract_mesh_context_manager.set_local(previous)
+
+
+@contextlib.contextmanager
 def outside_all_traces() -> Iterator[None]:
     """Traces inside as if nothing were being traced around: no axes bound, no mesh set."""
     axis_env = _jax_core.trace_ctx.axis_env
-    nowhere = jax.sharding.AbstractMesh((), ())
-    with _jax_core.eval_context(), jax.sharding.use_abstract_mesh(nowhere):
+    with _jax_core.eval_context(), _abstract_mesh(jax.sharding.AbstractMesh((), ())):
         _jax_core.trace_ctx.set_axis_env(_jax_core.top_axis_env)
         try:
             yield

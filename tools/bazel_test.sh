@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stubs=$(mktemp -d)
-rules=/usr/share/bazel/rules
+share=/usr/share/bazel
 bazel() { command bazel --output_user_root="$stubs/out" "$@"; }
 trap 'bazel shutdown; chmod -R u+w "$stubs"; rm -rf "$stubs"' EXIT
 
@@ -15,11 +15,13 @@ touch "$stubs"/{rules_cc,rules_cc/cc,coverage}/{WORKSPACE,BUILD}
 for rule in cc_binary cc_import cc_library cc_proto_library cc_test cc_toolchain cc_toolchain_suite; do
   echo "$rule = native.$rule"
 done >"$stubs/rules_cc/cc/defs.bzl"
+echo 'filegroup(name = "coverage_report_generator", visibility = ["//visibility:public"])' \
+  >"$stubs/coverage/BUILD"
 
 bazel test //... \
   --override_repository=rules_cc="$stubs/rules_cc" \
   --override_repository=remote_coverage_tools="$stubs/coverage" \
-  --override_repository=rules_java="$rules/java" \
-  --override_repository=rules_proto="$rules/proto" \
-  --override_repository=platforms="/usr/share/bazel/tools/platforms" \
+  --override_repository=rules_java="$share/rules/java" \
+  --override_repository=rules_proto="$share/rules/proto" \
+  --override_repository=platforms="$share/tools/platforms" \
   --test_output=errors --color=no --noshow_progress "$@"

@@ -13,13 +13,6 @@
 
 namespace jaxcc {
 
-// A host thread that runs the whole tile.
-struct OneLane {
-  static constexpr bool kDirect = false;
-  static constexpr int64_t first() { return 0; }
-  static constexpr int64_t step() { return 1; }
-};
-
 // Elements between copies: small enough for the first level of cache, large enough for whole vectors and lines.
 constexpr int64_t kBlock = 1024;
 
@@ -61,6 +54,13 @@ class Gather {
 };
 
 #ifndef __CUDACC__
+// A host thread that runs the whole tile.
+struct OneLane {
+  static constexpr bool kDirect = false;
+  static constexpr int64_t first() { return 0; }
+  static constexpr int64_t step() { return 1; }
+};
+
 // Copies a block of result `index` to the ranks' arrays, `offset` bytes in; the owner has it already if `kept`.
 // Not inlined: it would be compiled anew for each result.
 __attribute__((noinline)) inline void spread(const jaxcc_tile& tile, int index, bool kept,

@@ -61,6 +61,8 @@ def check(
         )
     ]
     names = argument_names(f, avals)
+    for layout, name in zip(layouts, names, strict=True):
+        _one_pending(layout, name)
     groups = _groups(sizes)
     ones = dict.fromkeys(sizes, 1)
     traces = [trace(f, avals, layouts, group, check_vma=check_vma) for group in groups]
@@ -116,6 +118,15 @@ def _positive(layout: LayoutMap, leaf: Any) -> LayoutMap:
             for axis, one in layout.items_
         )
     )
+
+
+def _one_pending(layout: LayoutMap, name: str) -> None:
+    ops = {one.op for one in layout.values() if isinstance(one, Partial)}
+    if len(ops) > 1:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"{name} is {layout!r}: pending reductions of two kinds have no order",
+        )
 
 
 def _groups(sizes: Mapping[str, int]) -> list[dict[str, int]]:

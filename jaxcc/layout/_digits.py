@@ -80,6 +80,8 @@ def cut(digit: Digit, size: int) -> tuple[Digit, Digit]:
 
 def take(digits: Sequence[Digit], size: int) -> tuple[Digits, Digits]:
     """The leading digits that make `size` values, and the rest."""
+    if size == 0:
+        return uniform(0), ()
     front: list[Digit] = []
     rest = list(digits)
     while size > 1:
@@ -136,7 +138,7 @@ def distinct(digits: Iterable[Digit]) -> bool:
     """Whether no part of an index is named twice, so that some whole index has any given digits."""
     named = sorted(digit for digit in digits if digit.dim != UNIFORM)
     return all(
-        low.dim != high.dim or high.stride % low.end == 0
+        low.dim != high.dim or low.size == 0 or high.stride % low.end == 0
         for low, high in zip(named, named[1:], strict=False)
     )
 

@@ -2,7 +2,8 @@
 
 `v` on n ranks is related to `w` on one rank by: for every rank r and per-rank index i,
 `v_r[i] == scale * w[o]` for *every* whole index o whose digits agree with those that i walks and r selects.
-A digit of o that nobody names does not matter: w is uniform along it.
+A digit of o that nobody names does not matter: w is uniform along it. Along an axis over which v is neither sliced,
+pending nor Local, all ranks hold the same v. Over pending axes v is first reduced, so they all have one operation.
 """
 
 from __future__ import annotations

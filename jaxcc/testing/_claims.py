@@ -41,11 +41,13 @@ def arrays_of(
     parts = table[tuple(_rank_values(digit, relation, sizes) for digit in named)]
     parts = np.broadcast_to(parts, (*sizes.values(), *relation.shape))
     parts = parts.copy() if boolean else parts * scale
+    # Ranks along an axis that the relation does not mention hold the same terms.
+    varied = [1 if relation.plain_over(axis) else n for axis, n in sizes.items()]
     for at, axis in enumerate(sizes):
         if axis in relation.partial:
-            parts = _pending(parts, at, relation.partial[axis], rng)
-        if axis in relation.local:
-            parts = rng.uniform(0.5, 2.0, parts.shape)
+            parts = _pending(parts, at, relation.partial[axis], varied, rng)
+    if relation.local:
+        parts = np.broadcast_to(rng.uniform(0.5, 2.0, (*varied, *relation.shape)), parts.shape)
     return parts, one.copy()
 
 
@@ -68,19 +70,20 @@ def _rank_values(digit: Digit, relation: Relation, sizes: Mapping[str, int]) -> 
     raise AssertionError(f"{digit} is not named")
 
 
-def _pending(parts: Array, at: int, op: ReduceOp, rng: np.random.Generator) -> Array:
+def _pending(
+    parts: Array, at: int, op: ReduceOp, varied: Sequence[int], rng: np.random.Generator
+) -> Array:
     """Random terms along dimension `at` that reduce to what stands there, the same on every rank."""
     whole = parts.take(0, at)
-    noise = np.moveaxis(rng.uniform(0.5, 2.0, parts.shape), at, 0).copy()
+    shape = (*varied, *parts.shape[len(varied) :])
+    noise = np.moveaxis(np.broadcast_to(rng.uniform(0.5, 2.0, shape), parts.shape), at, 0).copy()
     if op == "sum":
         noise[-1] = whole - noise[:-1].sum(0)
     elif op == "prod":
         noise[-1] = whole / noise[:-1].prod(0)
     else:
         noise = whole - noise if op == "max" else whole + noise
-        owner = rng.integers(0, len(noise), whole.shape)
-        ranks = np.arange(len(noise)).reshape(-1, *[1] * whole.ndim)
-        noise = np.where(ranks == owner, whole, noise)
+        noise[rng.integers(len(noise))] = whole
     return np.moveaxis(noise, 0, at)
 
 
@@ -89,12 +92,14 @@ def holds(relation: Relation, parts: Array, one: Array, sizes: Mapping[str, int]
     if parts.shape != (*sizes.values(), *relation.shape):
         return f"per-rank shape {parts.shape[len(sizes) :]}, claimed {relation.shape}"
     for at, axis in enumerate(sizes):
+        if relation.plain_over(axis) and not _same(parts, parts.take([0], at)):
+            return f"ranks of {axis} differ"
+    if len(set(relation.partial.values())) > 1:
+        return "pending reductions of two kinds have no order"
+    for at, axis in enumerate(sizes):
         if axis in relation.partial:
             total = _REDUCE[relation.partial[axis]](parts, axis=at, keepdims=True)
             parts = np.broadcast_to(total, parts.shape)
-        if axis not in relation.local and axis not in relation.ranks:
-            if not _same(parts, parts.take([0], at)):
-                return f"ranks of {axis} differ"
     if relation.unmeasured:
         return ""
     if relation.const is not None:
@@ -135,6 +140,7 @@ def random_relation(
     dims = [_factored(dim, size, rng) for dim, size in enumerate(whole)]
     ranks: dict[str, Digits] = {}
     partial: dict[str, ReduceOp] = {}
+    op = pending[rng.integers(len(pending))] if pending else "sum"
     for axis, n in sizes.items():
         kind = rng.choice(["sliced", "replicated", "partial"], p=[0.5, 0.25, 0.25])
         places = [(d, k) for d, digits in enumerate(dims) for k, g in enumerate(digits) if g.size == n]
@@ -144,7 +150,7 @@ def random_relation(
             d, k = choice[rng.integers(len(choice))]
             ranks[axis] = (dims[d].pop(k),)
         elif kind == "partial" and pending:
-            partial[axis] = pending[rng.integers(len(pending))]
+            partial[axis] = op
     if rng.random() > plain:
         flat = [(d, k) for d, digits in enumerate(dims) for k in range(len(digits))]
         if flat and rng.random() < 0.5:

@@ -168,7 +168,7 @@ def _split(rng: np.random.Generator) -> Sample:
     dim = int(rng.integers(len(sample.wholes[0])))
     sizes: list[tuple[int, int]] = []
     for total in (sample.relations[0].shape[dim], sample.wholes[0][dim]):
-        first = total // 2
+        first = -(-total // 2)
         sizes.append((first, total - first))
 
     def run(of: tuple[int, int]) -> Callable[[Array], list[Array]]:

@@ -63,7 +63,7 @@ def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
         if rng.random() < 0.4:
             partial.pop(axis, None)
         elif axis not in base.ranks and rng.random() < 0.2:
-            partial[axis] = _PENDING[rng.integers(len(_PENDING))]
+            partial[axis] = next(iter(base.partial.values()), _PENDING[rng.integers(len(_PENDING))])
     ranks = {axis: digits for axis, digits in base.ranks.items() if rng.random() < 0.85}
     if len(ranks) == 2 and rng.random() < 0.3:
         ranks = dict(zip(ranks, reversed(ranks.values()), strict=True))

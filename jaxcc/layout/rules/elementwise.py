@@ -270,12 +270,14 @@ def _general(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
     return result(base, base.dims, 1.0, partial)
 
 
-@layout_rule(*GENERAL_BINARY)
-@_pointwise
 def _unit(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
+    """A function of several whole values that has no more structure."""
     require_whole(eqn, operands, f"{eqn.op} is not linear")
     require_unit(eqn, operands, f"{eqn.op} is not homogeneous")
     return result(base, base.dims, 1.0, {})
+
+
+layout_rule(*GENERAL_BINARY)(_pointwise(_unit))
 
 
 @layout_rule("pow")
