@@ -15,6 +15,7 @@ from jaxcc.layout import (
     LayoutError,
     LayoutReport,
     argument_names,
+    bind_annotations,
     check,
     flatten_layouts,
 )
@@ -127,8 +128,6 @@ class TypedFunction:
         given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
         in_layouts, out_layouts = self._in_layouts, self._out_layouts
         if in_layouts is None:
-            from jaxcc.layout import bind_annotations
-
             in_layouts, out_layouts = bind_annotations(self._f, jax.tree.unflatten(tree, given))
         flat = flatten_layouts(in_layouts, jax.tree.unflatten(tree, given), axes, "in_layouts")
         names = argument_names(self._f, jax.tree.unflatten(tree, given))

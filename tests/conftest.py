@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["MPI4JAX_NO_WARN_JAX_VERSION"] = "1"
 
-# Tests that start an interpreter must get the jaxcc that this one has, not the folder they are started in.
+# Interpreters that tests start must get the jaxcc of this one, not the folder they are started in.
 _spec = importlib.util.find_spec("jaxcc")
 assert _spec is not None and _spec.origin is not None, "jaxcc is not installed"
 os.environ["PYTHONPATH"] = str(Path(_spec.origin).parents[1])
@@ -32,9 +32,31 @@ def _cache_folder() -> Iterator[None]:
         shutil.rmtree(os.environ["JAXCC_CACHE_DIR"], ignore_errors=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the texts that golden tests compare with."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests' golden texts")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares a text with golden/<name>.txt beside the test's file."""
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / f"{name}.txt"
+        if update:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text + "\n")
+        assert text + "\n" == path.read_text()
+
+    return compare
+
+
 def pytest_report_header() -> str:
     """The versions under test."""
     import jax
     import jaxlib
 
-    return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, jaxcc from {_spec.origin}"
+    return (
+        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, jaxcc from {os.environ['PYTHONPATH']}"
+    )

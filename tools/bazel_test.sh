@@ -24,4 +24,4 @@ bazel test //... \
   --override_repository=rules_java="$share/rules/java" \
   --override_repository=rules_proto="$share/rules/proto" \
   --override_repository=platforms="$share/tools/platforms" \
-  --test_output=errors --color=no --noshow_progress "$@"
+  -c opt --nosandbox_debug --test_output=errors --color=no --noshow_progress "$@"

@@ -1,4 +1,4 @@
-"""Installs jaxcc with all that its tests need into the environment that runs this file, then runs the tests.
+"""Installs jaxcc and what its tests need in the environment that runs this, then runs the tests.
 
 Options are passed on to pytest: `.venv/bin/python tools/test.py tests/layout -x`.
 """
@@ -10,8 +10,10 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-if sys.version_info < (3, 12):
-    sys.exit(f"jaxcc needs Python 3.12 or newer; this is {sys.version.split()[0]} at {sys.executable}")
+if sys.version_info < (3, 12):  # noqa: UP036
+    sys.exit(
+        f"jaxcc needs Python 3.12 or newer; this is {sys.version.split()[0]} at {sys.executable}"
+    )
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sysconfig.get_path("scripts"))
@@ -29,7 +31,7 @@ def run(*command: str | Path, **extra_env: str) -> None:
 
 
 def install() -> None:
-    """Installs jaxcc, its test dependencies, and mpi4jax built against the MPI that came with them."""
+    """Installs jaxcc with its test dependencies, and mpi4jax built against the MPI among them."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet")
     run(*pip, ".[test]")
     # mpi4jax takes any nvcc on PATH for a CUDA toolkit; an empty one makes it build for the CPU.
@@ -45,13 +47,23 @@ def install() -> None:
 
 def test_cpp() -> None:
     """Builds and runs the C++ tests."""
-    run(BIN / "cmake", "-S", ".", "-B", BUILD, "-G", "Ninja", "-DJAXCC_PYTHON=OFF", "-DJAXCC_TESTS=ON")
+    run(
+        BIN / "cmake",
+        "-S",
+        ".",
+        "-B",
+        BUILD,
+        "-G",
+        "Ninja",
+        "-DJAXCC_PYTHON=OFF",
+        "-DJAXCC_TESTS=ON",
+    )
     run(BIN / "cmake", "--build", BUILD)
     run(BIN / "ctest", "--test-dir", BUILD, "--output-on-failure", "--timeout", "300")
 
 
 def test_python(options: list[str]) -> None:
-    """Runs pytest on the installed package: unlike `python -m pytest`, it leaves the checkout off the path."""
+    """Runs pytest on what is installed: `python -m pytest` would put the checkout on the path."""
     run(BIN / "pytest", *options)
 
 

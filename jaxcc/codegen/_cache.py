@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: one file for each key, private to the user, written at once, checked when read."""
+"""Compiled kernels on disk: a file for each key, private, written in one step, checked when read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from jaxcc.codegen import _cache
 from jaxcc.codegen._epilogue import Kernel
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
-# Products and sums are rounded as written, so that a kernel gives the same bits on every rank, in every vector
-# width. NaN, infinities and signed zeros keep their meaning; only errno and exception flags are given up.
+# Products and sums are rounded as written, so that a kernel gives the same bits however the work is
+# cut. NaN, infinities and signed zeros keep their meaning; errno and exception flags are given up.
 _FLAGS = (
     *("-x", "c++", "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),

@@ -1,4 +1,4 @@
-"""The dtypes that kernels know: how an element is stored, what it is computed as, and its constants as text."""
+"""The dtypes that kernels know: how an element is stored and computed, and constants as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from jaxcc._compat import SourceLine
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 
 @dataclass(frozen=True)
 class Element:
-    """One dtype in C++: `load`, `store` and `round` are formats with one field, the expression to convert."""
+    """One dtype in C++; `load`, `store` and `round` are formats of the expression to convert."""
 
     dtype: str
     storage: str
@@ -95,7 +95,9 @@ def constant(value: Any, element: Element) -> str:
     suffix = "f" if element.compute == "float" else ""
     if math.isfinite(number):
         digits, power = number.hex().split("p")
-        text = f"{digits.rstrip('0') if '.' in digits else digits}p{power}{suffix}".replace(".p", ".0p")
+        text = f"{digits.rstrip('0') if '.' in digits else digits}p{power}{suffix}".replace(
+            ".p", ".0p"
+        )
         return f"({text})" if text.startswith("-") else text
     if suffix:
         return f"jaxcc::float_of({np.float32(number).view(np.uint32):#x}u)"

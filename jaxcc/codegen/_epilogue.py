@@ -13,7 +13,7 @@ from jaxcc.codegen._index import needs_of
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 _HOST = """\
 #include "protocol/gather.h"
@@ -47,7 +47,8 @@ namespace {{
 class Kernel:
     """A tile function: `epilogue` is the text of `struct Epilogue` for g++ and CUDA alike.
 
-    Buffers are listed as in ffi/protocol/abi.h: `scalar_inputs` and `operand_inputs` are the inputs' numbers in that order.
+    Its buffers are, as in ffi/protocol/abi.h: `scalar_inputs`, then for each tensor
+    `operand_inputs`, then for each tensor the outputs.
     """
 
     epilogue: str
@@ -74,7 +75,7 @@ class Kernel:
 
     @property
     def cuda_text(self) -> str:
-        """The whole CUDA source: the same epilogue, and the collective as a kernel `jaxcc_fused`."""
+        """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`."""
         return _CUDA.format(epilogue=self.epilogue)
 
     @property
@@ -93,21 +94,23 @@ def generate(
     ranks: int,
     op: str = "sum",
 ) -> Kernel:
-    """Writes the kernel that reduces inputs over `ranks`, computes a pointwise `jaxpr`, and gathers outputs.
+    """Writes the kernel that reduces over ranks, computes a pointwise `jaxpr` and gathers.
 
     Args:
-      jaxpr: the computation, with `.invars`, `.outvars`, `.eqns`. Only the dimension structure of its shapes is used:
-        outputs have as many dims as `shape`. Trace it at whole shapes where a rank's block may have size 1.
+      jaxpr: the computation, with `.invars`, `.outvars`, `.eqns`, traced at whole shapes or at
+        those of a rank's block: only which dims correspond is used. A dim where a block has size 1
+        cannot be told from one that is repeated: trace it at whole shapes.
       consts: values of its constvars, in order or by variable; single numbers.
       inputs: the role of each of `jaxpr.invars`.
       outputs: the role of each of `jaxpr.outvars`.
-      shape: the whole shape of the result, row-major; None for a kernel that serves tensors of any size, whose
-        operands are scalars or have the result's shape.
+      shape: the whole shape of the outputs, row-major; None for a kernel that serves tensors of any
+        shape, whose operands are scalars or have the outputs' shape.
       ranks: ranks in the group; the sum over them is unrolled, in rank order.
       op: what reduces REDUCE inputs: "sum", "prod", "max" or "min".
 
     Raises:
-      CodegenError: CODEGEN_PRIMITIVE, CODEGEN_DTYPE, CODEGEN_CONST, CODEGEN_SHAPE, CODEGEN_BROADCAST.
+      CodegenError: CODEGEN_PRIMITIVE, CODEGEN_DTYPE, CODEGEN_CONST, CODEGEN_SHAPE or
+        CODEGEN_BROADCAST.
     """
     graph = graph_of(jaxpr, consts)
     rank = _result_rank(graph, shape)

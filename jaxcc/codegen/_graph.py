@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxcc import _compat
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 # They hand on their operands as they are.
 _IDENTITIES = frozenset(
-    {"copy", "copy_p", "name", "pvary", "pcast", "optimization_barrier", "reshard", "mesh_cast"}
+    {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
 )
 _CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 
@@ -38,9 +38,10 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """The result of one equation."""
+    """The result of one equation; `line` is the user's, its own or that of the call around it."""
 
     eqn: Any
+    line: _compat.SourceLine | None
     args: tuple[Value, ...]
     shape: tuple[int, ...]
     dtype: Any
@@ -65,31 +66,39 @@ def graph_of(jaxpr: Any, consts: Sequence[Any] | Mapping[Any, Any]) -> Graph:
     inputs = tuple(Input(i, v.aval.shape, v.aval.dtype) for i, v in enumerate(jaxpr.invars))
     env |= dict(zip(jaxpr.invars, inputs, strict=True))
     nodes: list[Node] = []
-    _walk(jaxpr.eqns, env, nodes)
+    _walk(jaxpr.eqns, None, env, nodes)
     return Graph(inputs, tuple(nodes), tuple(_read(env, v) for v in jaxpr.outvars))
 
 
-def _walk(eqns: Sequence[Any], env: dict[Any, Value], nodes: list[Node]) -> None:
+def _walk(
+    eqns: Sequence[Any],
+    caller: _compat.SourceLine | None,
+    env: dict[Any, Value],
+    nodes: list[Node],
+) -> None:
     for eqn in eqns:
         name = _compat.op_name(eqn)
+        line = _compat.source_line(eqn) or caller
         args = tuple(_read(env, v) for v in eqn.invars)
         if name in _IDENTITIES:
             results: Sequence[Value] = args
         elif name in _CALLS:
-            results = _call(eqn, args, nodes)
+            results = _call(eqn, line, args, nodes)
         else:
-            results = [Node(eqn, args, v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+            results = [Node(eqn, line, args, v.aval.shape, v.aval.dtype) for v in eqn.outvars]
             nodes += results
         env |= dict(zip(eqn.outvars, results, strict=True))
 
 
-def _call(eqn: Any, args: Sequence[Value], nodes: list[Node]) -> Sequence[Value]:
+def _call(
+    eqn: Any, line: _compat.SourceLine | None, args: Sequence[Value], nodes: list[Node]
+) -> Sequence[Value]:
     closed = next(iter(_compat.inner_jaxprs(eqn)))
     inner = _compat.open_jaxpr(closed)
     env: dict[Any, Value] = dict(zip(inner.invars, args, strict=True))
     consts = zip(inner.constvars, _compat.jaxpr_consts(closed), strict=True)
     env |= {var: _constant(value) for var, value in consts}
-    _walk(inner.eqns, env, nodes)
+    _walk(inner.eqns, line, env, nodes)
     return [_read(env, v) for v in inner.outvars]
 
 

@@ -1,7 +1,7 @@
 """Where each value is read: index maps, carried backwards from the outputs to the inputs.
 
-An index map has one entry for each dimension of a value: the dimension of the iteration space that walks it, or
-None where it is read at index 0.
+An index map has one entry for each dimension of a value: the dimension of the iteration space that
+walks it, or None where it is read at index 0.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxcc import _compat
 from jaxcc.codegen._graph import Graph, Node, Value
 from jaxcc.codegen._primitives import RULES
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 IndexMap = tuple[int | None, ...]
 Needs = Mapping[Value, Mapping[IndexMap, None]]
 
 
 def needs_of(graph: Graph, rank: int) -> Needs:
-    """Each value's index maps, in the order in which they are found; values that no output needs have none."""
+    """Each value's index maps, in the order found; a value that no output needs has none."""
     values: list[Value] = [*graph.inputs, *graph.nodes, *graph.outputs]
     needs: dict[Value, dict[IndexMap, None]] = {value: {} for value in values}
     for output in graph.outputs:
@@ -31,7 +31,7 @@ def needs_of(graph: Graph, rank: int) -> Needs:
 
 
 def operand_maps(node: Node, index: IndexMap) -> list[IndexMap]:
-    """Where a node that is needed at `index` reads its arguments; a CodegenError if it is not pointwise."""
+    """Where a node, needed at `index`, reads its arguments; an error if it is not pointwise."""
     name = _compat.op_name(node.eqn)
     if name in RULES:
         return [_pointwise(arg.shape, node.shape, index) for arg in node.args]
@@ -47,7 +47,7 @@ def unknown(node: Node, because: str) -> CodegenError:
     return CodegenError(
         "CODEGEN_PRIMITIVE",
         f"a fused kernel cannot contain {_compat.op_name(node.eqn)}",
-        line=_compat.source_line(node.eqn),
+        line=node.line,
         because=because,
         fixes=("leave this operation out of the fusion, before or after it",),
     )

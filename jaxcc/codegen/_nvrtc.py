@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxcc.codegen._compile import include_folders
 from jaxcc.codegen._epilogue import Kernel
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 # NVRTC has no C library; these are the names that the protocol takes from it.
 _STDINT = b"""
@@ -45,7 +45,11 @@ def compile_cuda(kernel: Kernel, arch: str) -> CudaBinary:
       CodegenError: CODEGEN_NO_NVRTC if the library is missing, CODEGEN_COMPILE with NVRTC's message.
     """
     nvrtc = _library()
-    options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"-I{path}" for path in include_folders())]
+    options = [
+        f"--gpu-architecture={arch}",
+        *_OPTIONS,
+        *(f"-I{path}" for path in include_folders()),
+    ]
     program = ctypes.c_void_p()
     headers, names = (ctypes.c_char_p * 1)(_STDINT), (ctypes.c_char_p * 1)(b"stdint.h")
     source = kernel.cuda_text.encode()
@@ -82,7 +86,9 @@ def _check(result: int) -> None:
 
 
 def _failure(message: str) -> CodegenError:
-    return CodegenError("CODEGEN_COMPILE", "NVRTC did not compile a kernel", because=message.strip())
+    return CodegenError(
+        "CODEGEN_COMPILE", "NVRTC did not compile a kernel", because=message.strip()
+    )
 
 
 @functools.cache

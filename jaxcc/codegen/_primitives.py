@@ -13,7 +13,7 @@ from jaxcc.codegen._elements import Element
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a primitive: its arguments' expressions and elements, the result's element, its parameters."""
+    """One use of a primitive: arguments as expressions, their elements, the result's element."""
 
     args: tuple[str, ...]
     elements: tuple[Element, ...]

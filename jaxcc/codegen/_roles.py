@@ -9,7 +9,7 @@ class Role(Enum):
     """How an input is read.
 
     REDUCE: a whole array on every rank, reduced over the ranks in rank order.
-    WHOLE: a whole array that all ranks hold alike; it may have fewer dimensions than the result, or ones of size 1.
+    WHOLE: a whole array that all ranks hold alike, perhaps with fewer dims, or ones of size 1.
     SLICE: only the owner's block.
     SCALAR: a number, shared by all tensors.
     """
@@ -21,7 +21,7 @@ class Role(Enum):
 
 
 class OutRole(Enum):
-    """Where an output goes: to every rank's whole array (GATHER), or to the owner's block (SLICE)."""
+    """Where an output goes: to every rank's whole array (GATHER) or the owner's block (SLICE)."""
 
     GATHER = "gather"
     SLICE = "slice"

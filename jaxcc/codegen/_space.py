@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jaxcc.codegen._index import IndexMap
 
-# How often a value changes: once for a tile, once for a row (a run along the last dim), with each element.
+# How often a value changes: once in a tile, in a row (a run along the last dim), with each element.
 TILE, ROW, ELEMENT = range(3)
 
 
@@ -29,7 +29,7 @@ class Space:
         return tuple(math.prod(shape[d] for d in group) for group in self.groups[1:])
 
     def strides(self, index: IndexMap) -> tuple[int, ...]:
-        """For each group, the distance between neighbours along it in an operand's own row-major buffer."""
+        """For each group, the distance of neighbours along it in an operand's own buffer."""
         if self.shape is None:
             return (int(self.level(index) == ELEMENT),)
         strides = _strides(index, self.shape)
@@ -41,6 +41,12 @@ class Space:
             return self.level(index) == ELEMENT
         return _strides(index, self.shape) == _strides(range(len(self.shape)), self.shape)
 
+    def holds(self, index: IndexMap) -> bool:
+        """Whether the space can say where an operand at this index map lies."""
+        if self.shape is not None or self.level(index) == TILE:
+            return True
+        return index == self.groups[0]
+
     def level(self, index: IndexMap) -> int:
         """How often a value at this index map changes: TILE, ROW or ELEMENT."""
         walked = [n for n, group in enumerate(self.groups) if any(d in group for d in index)]
@@ -50,7 +56,7 @@ class Space:
 
 
 def space_of(shape: tuple[int, ...] | None, rank: int, indices: Iterable[IndexMap]) -> Space:
-    """The smallest space for a result of `shape` (None: of any shape, with `rank` dims) and these operands."""
+    """The smallest space for outputs of `shape` (None: any, of `rank` dims) and these operands."""
     if shape is None or not shape:
         return Space(None, (tuple(range(rank)),))
     # A dim of size 1 says nothing; if all are, the first stands for them.

@@ -11,7 +11,7 @@ from jaxcc.codegen._index import IndexMap, Needs, operand_maps, unknown
 from jaxcc.codegen._primitives import RULES, Call
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import ELEMENT, ROW, TILE, Space
-from jaxcc.layout._errors import CodegenError
+from jaxcc.layout import CodegenError
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -52,7 +52,7 @@ struct Epilogue {{
 
 
 class Writer:
-    """Writes one tile function: statements of three levels (TILE, ROW, ELEMENT), in the graph's order."""
+    """Writes one tile function: statements of three levels, each in the graph's order."""
 
     def __init__(
         self, graph: Graph, needs: Needs, space: Space, inputs: Sequence[Role], ranks: int, op: str
@@ -98,6 +98,13 @@ class Writer:
         self._lines[self._space.level(index)].append(f"const {compute} {name} = {text};")
 
     def _load(self, value: Input, index: IndexMap, name: str, role: Role, slot: str) -> None:
+        if not self._space.holds(index):
+            raise CodegenError(
+                "CODEGEN_BROADCAST",
+                f"input {value.index} is repeated along a dimension of the result",
+                because="the kernel serves tensors of any shape: operands have the result's, or none",
+                fixes=("generate a kernel for one shape",),
+            )
         if role is Role.SLICE and not self._moves_with_result(index):
             raise CodegenError(
                 "CODEGEN_BROADCAST",
@@ -131,7 +138,7 @@ class Writer:
         return self._space.is_identity(index) and self._space.level(index) == ELEMENT
 
     def _item(self, buffer: str, element: Element, index: IndexMap, role: Role, name: str) -> str:
-        """The expression of one element in a buffer, and if it moves with `i`, the pointer before it."""
+        """One element of a buffer; if it moves with `i`, its pointer is set before the loop."""
         pointer, level = f"(const {element.storage}*){buffer}", self._space.level(index)
         if level == TILE:
             return f"({pointer})[0]"
@@ -142,11 +149,13 @@ class Writer:
         return f"{name}[i]"
 
     def _offset(self, index: IndexMap, in_block: bool) -> str:
-        """Where the row's first element is, in a buffer of the whole array or of the owner's block."""
+        """Where the row's first element is, in the whole array or the owner's block."""
         if self._moves_with_result(index):
             return "at - t.shift" if in_block else "at"
         strides = self._space.strides(index)
-        terms = [f"c{g} * {step}" if step > 1 else f"c{g}" for g, step in enumerate(strides) if step]
+        terms = [
+            f"c{g} * {step}" if step > 1 else f"c{g}" for g, step in enumerate(strides) if step
+        ]
         return " + ".join(terms)
 
     def _compute(self, node: Node, index: IndexMap, name: str) -> None:
@@ -158,7 +167,7 @@ class Writer:
         if rule is None:  # it only moves
             (self._names[node, index],) = args
             return
-        element = element_of(node.dtype, _compat.source_line(node.eqn))
+        element = element_of(node.dtype, node.line)
         elements = tuple(element_of(arg.dtype) for arg in node.args)
         text = rule(Call(tuple(args), elements, element, node.eqn.params))
         if text is None:
@@ -201,7 +210,7 @@ def _slots(roles: Sequence[Role]) -> list[str]:
 
 
 def _coordinates(sizes: Sequence[int]) -> list[str]:
-    """Statements for the place c0, c1, ... of flat index `at`; `sizes` are those of all dims but the first."""
+    """The place c0, c1, ... of flat index `at`; `sizes` are those of all dims but the first."""
     lines: list[str] = []
     rest = "at"
     for dim in range(len(sizes), 0, -1):

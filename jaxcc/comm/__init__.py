@@ -1,4 +1,4 @@
-"""Collectives, each carried by the backend that a tuning table says is fastest, or by one that the caller names."""
+"""Collectives, on the backend that a tuning table says is fastest or that the caller names."""
 
 from jaxcc.comm._all_reduce import all_reduce as all_reduce
 from jaxcc.comm._choose import Choice as Choice

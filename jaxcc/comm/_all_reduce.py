@@ -23,23 +23,25 @@ def all_reduce(
     mesh: Mesh | None = None,
     table: Table | None = None,
 ) -> Any:
-    """`op` over the ranks' `x`, the same on every rank: `jax.lax.psum`, `pmax`, `pmin` on a backend of choice.
+    """`op` over the ranks' `x`, the same on every rank: `jax.lax.psum` on a backend of choice.
 
-    It is called inside `jax.shard_map`, with either value of check_vma. Where no devices stand behind the axis
-    (under `vmap`, in `jaxcc.check`) it is the `jax.lax` collective, whatever `backend` says.
+    It is called inside `jax.shard_map`, with either value of check_vma. Where no devices stand
+    behind the axis (under `vmap`, in `jaxcc.check`) it is the `jax.lax` collective, whatever
+    `backend` says.
 
     Args:
       x: an array, or a pytree of arrays, of the same shapes and dtypes on every rank.
       axis_name: the mesh axis, or axes, that the group runs along.
       op: "sum", "max", "min" or "prod". Only "sum" has a gradient on every backend.
-      backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or "auto":
-        what the tuning table says is fastest and can run here.
+      backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or
+        "auto": what the tuning table says is fastest and can run here.
       mesh: the devices, for `host` where the group is not all CPU devices of the process.
-      table: the tuning table for "auto"; by default the one that JAXCC_TABLE names, else the one that jaxcc ships.
+      table: the tuning table for "auto"; by default the one that JAXCC_TABLE names, else the one
+        that jaxcc ships.
 
     Returns:
-      The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32. Half types add up in
-      float32 on `host` and `mpi`.
+      The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32. Half
+      types add up in float32 on `host` and `mpi`.
 
     Raises:
       LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.

@@ -28,7 +28,8 @@ class Call:
       ranks: the size of the group.
       shape: of one rank's operand.
       dtype: of the operand, after what `op` promotes (a sum of bool counts in int32).
-      on_devices: whether devices stand behind the group: not under `vmap`, nor over an AbstractMesh made for a check.
+      on_devices: whether devices stand behind the group: not under `vmap`, nor over an AbstractMesh
+        made for a check.
       mesh: the devices, where the caller gave them; inside `jax.shard_map` JAX does not tell.
     """
 
@@ -70,7 +71,9 @@ def describe(
     *,
     outside: bool = False,
 ) -> Call:
-    """The call that `collective` of `operand` is, where its axes are bound; `outside` of that, over `mesh`.
+    """The call that `collective` of `operand` is, where its axes are bound.
+
+    With `outside` it may also be asked for where they are not, over `mesh`.
 
     Raises:
       LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
@@ -83,7 +86,9 @@ def describe(
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     dtype = jnp.dtype(operand.dtype)
     if op in ("max", "min") and jnp.issubdtype(dtype, jnp.complexfloating):
-        raise LayoutError("LAYOUT_REDUCE_OP", f"{op} of {dtype.name}: complex numbers have no order")
+        raise LayoutError(
+            "LAYOUT_REDUCE_OP", f"{op} of {dtype.name}: complex numbers have no order"
+        )
     if op in ("sum", "prod") and dtype == jnp.bool_:
         dtype = jnp.dtype(jnp.int32)
     ranks, on_devices = _group(collective, axes, mesh if outside else None)
@@ -99,9 +104,10 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
         if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
             return math.prod(mesh.shape[axis] for axis in axes), True
         names = ", ".join(map(repr, bound.axis_names)) or "none"
+        wanted = ", ".join(map(repr, axes))
         raise LayoutError(
             "LAYOUT_AXIS",
-            f"{collective} runs over {', '.join(map(repr, axes))}, but the mesh axes here are: {names}",
+            f"{collective} runs over {wanted}, but the mesh axes here are: {names}",
             fixes=("call it inside jax.shard_map over a mesh that has the axis",),
         ) from None
     on_mesh = all(axis in bound.axis_names for axis in axes)
@@ -109,5 +115,5 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
 
 
 def checks_varying(axes: tuple[str, ...]) -> bool:
-    """Whether the enclosing `jax.shard_map` runs with check_vma=True, under which `psum` has another transpose."""
+    """Whether the enclosing shard_map has check_vma=True, which changes the transpose of psum."""
     return bool(varying_axes(lax.axis_index(axes)))

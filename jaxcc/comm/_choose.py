@@ -52,9 +52,13 @@ def choose(call: Call, backend: str, table: Table | None) -> Choice:
     for row in table.rows(call.collective, call.dtype_class, call.ranks, call.nbytes):
         refusal = BACKENDS[row.backend].refuses(call)
         if refusal is None:
-            return Choice(call, row.backend, f"{row.us:g} us in the table of {table.machine}", skipped)
+            return Choice(
+                call, row.backend, f"{row.us:g} us in the table of {table.machine}", skipped
+            )
         skipped.append((row.backend, refusal))
-    return Choice(call, "xla", f"nothing better in the table of {table.machine}", skipped)
+    return Choice(
+        call, "xla", f"nothing that can run here in the table of {table.machine}", skipped
+    )
 
 
 def explain(
@@ -69,7 +73,7 @@ def explain(
 ) -> Choice:
     """What `jaxcc.comm.<collective>` with these arguments would run on, and why; `print` it.
 
-    It is called where the collective would be, inside `jax.shard_map`, or anywhere if `mesh` is given.
+    It is called where the collective would be, inside `jax.shard_map`, or anywhere with `mesh`.
 
     Raises:
       As the collective itself does.

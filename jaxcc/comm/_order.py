@@ -1,8 +1,8 @@
 """The order of blocking collectives within one program.
 
-XLA runs what does not depend on each other's data in any order. Two collectives that wait for all ranks must not be
-run so: each rank may then wait in another one. An order buffer, result of one and operand of the next, is the
-dependence that they lack.
+XLA runs what does not depend on each other's data in any order. Two collectives that wait for all
+ranks must not be run so: each rank may then wait in another one. An order buffer, result of one and
+operand of the next, is the dependence that they lack.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Unordered:
 
 
 class TraceOrders(threading.local):
-    """Chains the calls of one trace: the body of a `shard_map`, of a `jit` or of a loop, and its backward pass.
+    """Chains the calls of one trace: the body of a shard_map, jit or loop, and its backward pass.
 
-    A call in a nested function starts a chain of its own, which the calls around it precede or follow only as
-    their data require.
+    A call in a nested function starts a chain of its own, which the calls around it precede or
+    follow only as their data require.
     """
 
-    # A function being traced may be left for another (a loop's body, its gradient) and returned to; no deeper than this.
+    # Traces that are left for another (a loop's body, a gradient) and returned to nest no deeper.
     _DEPTH = 8
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class TraceOrders(threading.local):
 
     def put(self, order: jax.Array | None) -> None:
         assert order is not None
-        # Keeping a traced value is what JAX's leak checker looks for; such debugging runs go without the order.
+        # JAX's leak checker looks for kept traced values; such debugging runs go without the order.
         if jax.config.jax_check_tracer_leaks:  # pyright: ignore[reportAttributeAccessIssue]
             return
         here = _compat.trace_state()

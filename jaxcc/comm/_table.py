@@ -1,4 +1,4 @@
-"""Tuning tables: the fastest backends for each collective, kind of number, group size and message size."""
+"""Tuning tables: the fastest backends for each collective, dtype class, group and message size."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ class Row:
 class Table:
     """A tuning table.
 
-    Its JSON is `{"schema": 1, "machine": ..., "created": ..., "tables": {collective: {dtype class: {ranks: [row]}}}}`,
-    a row being `{"max_bytes": int or null, "backend": name, "us": number}`. Rows are in ascending order of
+    Its JSON is `{"schema": 1, "machine": text, "created": date, "tables":
+    {collective: {dtype class: {ranks: [row]}}}}`, and a row is
+    `{"max_bytes": int or null, "backend": name, "us": number}`. Rows are in ascending order of
     max_bytes; rows of one max_bytes are alternatives, the fastest first; the last has no bound.
+    Where no row can run, XLA does.
     """
 
     machine: str
@@ -45,7 +47,7 @@ class Table:
     tables: Mapping[str, Mapping[str, Mapping[int, Sequence[Row]]]]
 
     def rows(self, collective: str, dtype_class: str, ranks: int, nbytes: int) -> Sequence[Row]:
-        """The backends for a message, the fastest first: those of the nearest group size that is not larger.
+        """The backends for a message, the fastest first, of the nearest group size not larger.
 
         Empty where the table says nothing about the collective or the dtype class.
         """
@@ -115,7 +117,9 @@ class _Parser:
     def dtype_class(self, name: str, collective: str) -> str:
         if name not in DTYPE_CLASSES:
             choices = ", ".join(DTYPE_CLASSES)
-            raise _malformed(self.where, f"{collective} has a dtype class {name!r}, not of {choices}")
+            raise _malformed(
+                self.where, f"{collective} has a dtype class {name!r}, not of {choices}"
+            )
         return f"{collective}.{name}"
 
     def ranks(self, size: str, at: str) -> int:
@@ -138,8 +142,10 @@ class _Parser:
         row = self.mapping(value, f"a row of {at}")
         bound, backend, us = (row.get(key) for key in ("max_bytes", "backend", "us"))
         if bound is not None and (type(bound) is not int or bound < 0):
-            raise _malformed(self.where, f"{at}: max_bytes is {bound!r}, not null or a number of bytes")
-        if type(us) not in (int, float) or not 0 <= us < float("inf"):
+            raise _malformed(
+                self.where, f"{at}: max_bytes is {bound!r}, not null or a number of bytes"
+            )
+        if not isinstance(us, int | float) or isinstance(us, bool) or not 0 <= us < float("inf"):
             raise _malformed(self.where, f"{at}: us is {us!r}, not a time in microseconds")
         if backend not in BACKENDS:
             names = ", ".join(BACKENDS)
@@ -152,7 +158,9 @@ class _Parser:
 
 def _malformed(where: str, why: str) -> TableError:
     return TableError(
-        "TABLE_FORMAT", f"{where} is not a tuning table: {why}", fixes=("jaxcc.comm.Table documents the format",)
+        "TABLE_FORMAT",
+        f"{where} is not a tuning table: {why}",
+        fixes=("jaxcc.comm.Table documents the format",),
     )
 
 

@@ -101,7 +101,8 @@ def mesh_sizes(mesh: Any) -> dict[str, int]:
     shape = getattr(mesh, "shape", mesh)
     if not isinstance(shape, Mapping) or not shape:
         raise LayoutError(
-            "LAYOUT_ARGUMENT", f"mesh has to be a jax Mesh or AbstractMesh with an axis, not {mesh!r}"
+            "LAYOUT_ARGUMENT",
+            f"mesh has to be a jax Mesh or AbstractMesh with an axis, not {mesh!r}",
         )
     entries: Mapping[Any, Any] = shape
     return {str(axis): int(n) for axis, n in entries.items()}

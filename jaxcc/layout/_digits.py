@@ -13,6 +13,9 @@ from typing import NamedTuple
 UNIFORM = -1
 """The `dim` of a digit along which the value does not change."""
 
+PER_RANK = -2
+"""The `dim` of a digit that counts ranks whose own values lie side by side: no whole index walks it."""
+
 
 class Digit(NamedTuple):
     """`index[dim] // stride % size`; with `dim == UNIFORM`, `size` equal copies."""
@@ -20,6 +23,11 @@ class Digit(NamedTuple):
     dim: int
     stride: int
     size: int
+
+    @property
+    def named(self) -> bool:
+        """Whether it is a digit of the whole index."""
+        return self.dim >= 0
 
     @property
     def end(self) -> int:
@@ -55,12 +63,12 @@ def normal(digits: Iterable[Digit]) -> Digits:
     for digit in digits:
         if digit.size == 1:
             continue
-        if digit.dim == UNIFORM and digit.stride != 1:
-            digit = Digit(UNIFORM, 1, digit.size)
+        if not digit.named and digit.stride != 1:
+            digit = Digit(digit.dim, 1, digit.size)
         last = out[-1] if out else None
         if last is not None and last.dim == digit.dim:
-            if digit.dim == UNIFORM:
-                out[-1] = Digit(UNIFORM, 1, last.size * digit.size)
+            if not digit.named:
+                out[-1] = Digit(digit.dim, 1, last.size * digit.size)
                 continue
             if last.stride == digit.end:
                 out[-1] = Digit(digit.dim, digit.stride, last.size * digit.size)
@@ -74,7 +82,7 @@ def cut(digit: Digit, size: int) -> tuple[Digit, Digit]:
     if size == 0 or digit.size % size:
         raise CutError
     rest = digit.size // size
-    stride = 1 if digit.dim == UNIFORM else digit.stride * rest
+    stride = 1 if not digit.named else digit.stride * rest
     return Digit(digit.dim, stride, size), Digit(digit.dim, digit.stride, rest)
 
 
@@ -136,7 +144,7 @@ def unify(a: Digits, b: Digits) -> Digits:
 
 def distinct(digits: Iterable[Digit]) -> bool:
     """Whether no part of an index is named twice, so that some whole index has any given digits."""
-    named = sorted(digit for digit in digits if digit.dim != UNIFORM)
+    named = sorted(digit for digit in digits if digit.named)
     return all(
         low.dim != high.dim or low.size == 0 or high.stride % low.end == 0
         for low, high in zip(named, named[1:], strict=False)
@@ -147,7 +155,7 @@ def rebase(digits: Digits, view: Sequence[Digits]) -> Digits:
     """`digits` of an array's index as digits of the index of a reshaped or transposed view of it."""
     out: list[Digit] = []
     for digit in digits:
-        out += [digit] if digit.dim == UNIFORM else _rebase_one(digit, view)
+        out += [digit] if not digit.named else _rebase_one(digit, view)
     return normal(out)
 
 

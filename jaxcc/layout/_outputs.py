@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
+from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
@@ -67,15 +68,20 @@ def inferred(relation: Relation, sizes: Mapping[str, int]) -> LayoutMap | None:
 
 
 def _walks(relation: Relation) -> str:
-    def one(digits: Sequence[tuple[int, int, int]]) -> str:
-        return " x ".join(
-            f"{n} copies" if dim < 0 else f"{n} steps of {step} in dimension {dim}"
-            for dim, step, n in digits
-        )
+    def one(digits: Digits) -> str:
+        return " x ".join(_one_digit(digit) for digit in digits)
 
     dims = "; ".join(one(digits) or "one element" for digits in relation.dims)
     ranks = "".join(f"; the rank over '{a}' selects {one(d)}" for a, d in relation.ranks.items())
     return f"({dims}{ranks})"
+
+
+def _one_digit(digit: Digit) -> str:
+    if digit.dim == UNIFORM:
+        return f"{digit.size} copies"
+    if digit.dim == PER_RANK:
+        return f"{digit.size} ranks' own values"
+    return f"{digit.size} steps of {digit.stride} in dimension {digit.dim}"
 
 
 class _Output:

@@ -3,7 +3,7 @@
 `v` on n ranks is related to `w` on one rank by: for every rank r and per-rank index i,
 `v_r[i] == scale * w[o]` for *every* whole index o whose digits agree with those that i walks and r selects.
 A digit of o that nobody names does not matter: w is uniform along it. Along an axis over which v is neither sliced,
-pending nor Local, all ranks hold the same v. Over pending axes v is first reduced, so they all have one operation.
+pending nor Local, all ranks hold the same v; along a uniform digit v itself does not change. Over pending axes v is first reduced, so they all have one operation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from jaxcc.layout._digits import (
-    UNIFORM,
     CutError,
     Digit,
     Digits,
@@ -123,7 +122,7 @@ class Relation:
 def select(ranks: Mapping[str, Digits], axis: str, digits: Digits) -> Mapping[str, Digits]:
     """`ranks` where the rank along `axis` selects `digits`; uniform digits select nothing."""
     out = {name: held for name, held in ranks.items() if name != axis}
-    if any(digit.dim != UNIFORM for digit in digits):
+    if any(digit.named for digit in digits):
         out[axis] = normal(digits)
     return out
 
@@ -205,7 +204,9 @@ def layout_seen(relation: Relation, axes: Sequence[str]) -> LayoutMap | str:
     """
     found: dict[str, Layout] = {}
     extent = {
-        position: (digits[0].dim, digits[0].end) for position, digits in enumerate(relation.dims) if digits
+        position: (digits[0].dim, digits[0].end)
+        for position, digits in enumerate(relation.dims)
+        if digits
     }
     # Minor axes first: each continues what the one before it has reached.
     for axis, digits in sorted(relation.ranks.items(), key=lambda kv: kv[1][-1].stride):

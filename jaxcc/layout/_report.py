@@ -125,7 +125,9 @@ def _size(count: int) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    widths = (
+        [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    )
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows

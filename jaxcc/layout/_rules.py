@@ -67,9 +67,7 @@ class Equation:
 class ComputingRule(Protocol):
     """Relates an equation's results to those at 1, or raises Refused or CutError."""
 
-    def __call__(
-        self, eqn: Equation, *operands: Relation
-    ) -> Relation | Sequence[Relation]: ...
+    def __call__(self, eqn: Equation, *operands: Relation) -> Relation | Sequence[Relation]: ...
 
 
 ShapeRule = Callable[[Mapping[str, Any], Sequence[Digits], Sequence[int]], Sequence[Digits]]

@@ -101,9 +101,7 @@ def trace(
       check_vma: the flag of `jax.shard_map` under which the program will run; it changes what `psum` means to `grad`.
     """
     axes = tuple(sizes)
-    mesh = AbstractMesh(
-        tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes)
-    )
+    mesh = AbstractMesh(tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
     leaves, in_tree = jax.tree.flatten(tuple(args))
     names = argument_names(f, args)
     specs: list[PartitionSpec] = []

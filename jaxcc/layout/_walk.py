@@ -158,7 +158,9 @@ class _Walker:
             layouts.append(layout)
         lines = [report_line(step, self.held, self.sizes) for step in self.n.steps]
         shown = {
-            var: self._shown(self.held[slot]) for var, slot in self.n.slots.items() if slot in self.held
+            var: self._shown(self.held[slot])
+            for var, slot in self.n.slots.items()
+            if slot in self.held
         }
         return WalkResult(
             tuple(self.findings),
@@ -405,7 +407,10 @@ class _Walker:
         helds = [self._read_n(slot) for slot in step.operands]
         if rule is None or not helds or any(held.const is None for held in helds):
             return False
-        relations = [constant(slot.shape, (h.const, h.const)) for slot, h in zip(step.operands, helds, strict=True)]
+        relations = [
+            constant(slot.shape, (h.const, h.const))
+            for slot, h in zip(step.operands, helds, strict=True)
+        ]
         try:
             made = rule(self._equation(step, step, helds), *relations)
         except (Refused, CutError):
@@ -456,7 +461,13 @@ class _Walker:
         )
 
     def _made(
-        self, step: Step, source: Held | None, relation: Relation, out: Slot, *, keep_name: bool = False
+        self,
+        step: Step,
+        source: Held | None,
+        relation: Relation,
+        out: Slot,
+        *,
+        keep_name: bool = False,
     ) -> Held:
         """What `step` made of `source`, with the lines where layout and scale last changed."""
         made = Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
@@ -464,7 +475,9 @@ class _Walker:
             return Held(0, relation, made, made)
         old = source.relation
         moved = (
-            old.partial != relation.partial or old.local != relation.local or old.ranks != relation.ranks
+            old.partial != relation.partial
+            or old.local != relation.local
+            or old.ranks != relation.ranks
         )
         rescaled = not (same_scale(old.scale, relation.scale))
         origin = source.origin if keep_name else made
@@ -567,7 +580,11 @@ def _text(layout: LayoutMap | str) -> str:
 
 def _number(value: Any) -> Any:
     """The number that fills `value`, or None if it is no array or has several."""
-    if value is None or not hasattr(value, "dtype") and not isinstance(value, (bool, int, float, complex)):
+    if (
+        value is None
+        or not hasattr(value, "dtype")
+        and not isinstance(value, (bool, int, float, complex))
+    ):
         return None
     array = np.asarray(value)
     if array.size == 0 or array.dtype.kind not in "biufcV":

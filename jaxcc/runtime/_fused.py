@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcc.layout._errors import BackendError
+from jaxcc.layout import BackendError
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import has_kernel, register
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxcc.layout._errors import BackendError
+from jaxcc.layout import BackendError
 
 MAX_RANKS = 32
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import jax
 
-from jaxcc.layout._errors import BackendError
+from jaxcc.layout import BackendError
 
 if TYPE_CHECKING:
     from jaxcc.runtime import _ffi

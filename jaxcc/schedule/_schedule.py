@@ -43,7 +43,12 @@ class Schedule:
         return layouts_of(self.source, self.program, self._rewritten(self.source.whole))
 
     def __str__(self) -> str:
-        return program_text(self.program, {v: describe(x) for v, x in self.layouts.items()})
+        return self.text()
+
+    def text(self, *, lines: bool = True) -> str:
+        """The program as text; `lines` adds where the user wrote each operation."""
+        layouts = {value: describe(layout) for value, layout in self.layouts.items()}
+        return program_text(self.program, layouts, lines=lines)
 
     def then(self, step: Step) -> Schedule:
         """The schedule with one more step, checked.

@@ -26,7 +26,7 @@ def arrays_of(
     boolean: bool = False,
 ) -> tuple[Array, Array]:
     """Random arrays with this relation: all ranks' parts, stacked along the axes of `sizes`, and the whole."""
-    named = [digit for digit in relation.digits() if digit.dim != UNIFORM]
+    named = [digit for digit in relation.digits() if digit.named]
     table = rng.uniform(0.5, 2.0, [digit.size for digit in named])
     if not positive:
         table *= rng.choice([-1.0, 1.0], table.shape)
@@ -45,9 +45,10 @@ def arrays_of(
     varied = [1 if relation.plain_over(axis) else n for axis, n in sizes.items()]
     for at, axis in enumerate(sizes):
         if axis in relation.partial:
-            parts = _pending(parts, at, relation.partial[axis], varied, rng)
+            noise = _uniform_noise(relation, varied, rng)
+            parts = _pending(parts, at, relation.partial[axis], noise)
     if relation.local:
-        parts = np.broadcast_to(rng.uniform(0.5, 2.0, (*varied, *relation.shape)), parts.shape)
+        parts = np.broadcast_to(_uniform_noise(relation, varied, rng), parts.shape)
     return parts, one.copy()
 
 
@@ -70,20 +71,33 @@ def _rank_values(digit: Digit, relation: Relation, sizes: Mapping[str, int]) -> 
     raise AssertionError(f"{digit} is not named")
 
 
-def _pending(
-    parts: Array, at: int, op: ReduceOp, varied: Sequence[int], rng: np.random.Generator
-) -> Array:
-    """Random terms along dimension `at` that reduce to what stands there, the same on every rank."""
+def _uniform_noise(relation: Relation, varied: Sequence[int], rng: np.random.Generator) -> Array:
+    """Random numbers that do not change along the relation's uniform digits."""
+    return _made_uniform(rng.uniform(0.5, 2.0, (*varied, *relation.shape)), relation, len(varied))
+
+
+def _made_uniform(parts: Array, relation: Relation, lead: int) -> Array:
+    """`parts` where the first value along each uniform digit stands for all."""
+    digits = [digit for dim in relation.dims for digit in dim]
+    out = parts.reshape(*parts.shape[:lead], *(digit.size for digit in digits))
+    for at, digit in enumerate(digits, lead):
+        if digit.dim == UNIFORM and digit.size:
+            out = np.broadcast_to(out.take([0], at), out.shape)
+    return out.reshape(parts.shape)
+
+
+def _pending(parts: Array, at: int, op: ReduceOp, noise: Array) -> Array:
+    """Terms along dimension `at`, random as `noise` is, that reduce to what stands there on every rank."""
     whole = parts.take(0, at)
-    shape = (*varied, *parts.shape[len(varied) :])
-    noise = np.moveaxis(np.broadcast_to(rng.uniform(0.5, 2.0, shape), parts.shape), at, 0).copy()
+    rank = int(noise.ravel()[0] * 1e6) % parts.shape[at]
+    noise = np.moveaxis(np.broadcast_to(noise, parts.shape), at, 0).copy()
     if op == "sum":
         noise[-1] = whole - noise[:-1].sum(0)
     elif op == "prod":
         noise[-1] = whole / noise[:-1].prod(0)
     else:
         noise = whole - noise if op == "max" else whole + noise
-        noise[rng.integers(len(noise))] = whole
+        noise[rank] = whole
     return np.moveaxis(noise, 0, at)
 
 
@@ -94,6 +108,8 @@ def holds(relation: Relation, parts: Array, one: Array, sizes: Mapping[str, int]
     for at, axis in enumerate(sizes):
         if relation.plain_over(axis) and not _same(parts, parts.take([0], at)):
             return f"ranks of {axis} differ"
+    if not _same(parts, _made_uniform(parts, relation, len(sizes))):
+        return "not uniform along a uniform digit"
     if len(set(relation.partial.values())) > 1:
         return "pending reductions of two kinds have no order"
     for at, axis in enumerate(sizes):
@@ -106,7 +122,7 @@ def holds(relation: Relation, parts: Array, one: Array, sizes: Mapping[str, int]
         at_n, at_1 = relation.const
         if not _same(parts, np.asarray(at_n)) or not _same(one, np.asarray(at_1)):
             return f"not the constants {relation.const}"
-    named = [digit for digit in relation.digits() if digit.dim != UNIFORM]
+    named = [digit for digit in relation.digits() if digit.named]
     table = np.full([digit.size for digit in named], one.ravel()[0])
     at_whole = np.broadcast_arrays(*(_whole_values(d, one.shape) for d in named), one)[:-1]
     at_rank = np.broadcast_arrays(*(_rank_values(d, relation, sizes) for d in named), parts)[:-1]
@@ -143,7 +159,9 @@ def random_relation(
     op = pending[rng.integers(len(pending))] if pending else "sum"
     for axis, n in sizes.items():
         kind = rng.choice(["sliced", "replicated", "partial"], p=[0.5, 0.25, 0.25])
-        places = [(d, k) for d, digits in enumerate(dims) for k, g in enumerate(digits) if g.size == n]
+        places = [
+            (d, k) for d, digits in enumerate(dims) for k, g in enumerate(digits) if g.size == n
+        ]
         if kind == "sliced" and places:
             leading = [place for place in places if place[1] == 0]
             choice = leading if leading and rng.random() < plain else places
@@ -179,4 +197,3 @@ def _factored(dim: int, size: int, rng: np.random.Generator) -> list[Digit]:
         stride //= n
         digits.append(Digit(dim, stride, n))
     return digits
-

@@ -139,9 +139,7 @@ def assert_rank_invariant(
     alone = [np.asarray(x).reshape(*ones.values(), *np.shape(x)) for x in leaves]
     expected = [x.reshape(x.shape[len(axes) :]) for x in run_ranks(f, alone, tree, ones)]
     out_tree = jax.tree.structure(_result_shape(f, args, sizes))
-    outs = flatten_layouts(
-        out_layouts, jax.tree.unflatten(out_tree, expected), axes, "out_layouts"
-    )
+    outs = flatten_layouts(out_layouts, jax.tree.unflatten(out_tree, expected), axes, "out_layouts")
     for index, (got, want, layout) in enumerate(
         zip(run_ranks(f, parts, tree, sizes), expected, outs, strict=True)
     ):

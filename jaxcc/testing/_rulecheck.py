@@ -94,7 +94,9 @@ def _side(sample: Sample, *, at_n: bool) -> Side:
     """The parameters and shapes of one side; the result's shape comes from running the operation on zeros."""
     shapes = [r.shape for r in sample.relations] if at_n else list(sample.wholes)
     kinds = sample.boolean or (False,) * len(shapes)
-    zeros = [np.ones(shape, bool if kind else float) for shape, kind in zip(shapes, kinds, strict=True)]
+    zeros = [
+        np.ones(shape, bool if kind else float) for shape, kind in zip(shapes, kinds, strict=True)
+    ]
     outs: list[Array] = []
     if not _is_collective(sample):
         with np.errstate(all="ignore"):
@@ -110,14 +112,14 @@ def _side(sample: Sample, *, at_n: bool) -> Side:
 
 
 def _is_collective(sample: Sample) -> bool:
-    return bool({"axes", "axis_name", "axis"} & set(sample.params)) and isinstance(
-        next(iter(sample.params.values())), (str, tuple)
-    ) and all(isinstance(a, str) for a in np.ravel(next(iter(sample.params.values()))))
+    return (
+        bool({"axes", "axis_name", "axis"} & set(sample.params))
+        and isinstance(next(iter(sample.params.values())), (str, tuple))
+        and all(isinstance(a, str) for a in np.ravel(next(iter(sample.params.values()))))
+    )
 
 
-def _problem(
-    op: str, sample: Sample, claimed: list[Relation], rng: np.random.Generator
-) -> str:
+def _problem(op: str, sample: Sample, claimed: list[Relation], rng: np.random.Generator) -> str:
     """What is false about a claim, or nothing."""
     kinds = sample.boolean or (False,) * len(sample.relations)
     pairs = [

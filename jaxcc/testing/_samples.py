@@ -55,19 +55,30 @@ _PENDING: tuple[ReduceOp, ...] = ("sum", "sum", "sum", "max", "min")
 def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
     """Another operand of one per-rank shape: like `base`, uniform where it is not, or something else."""
     if rng.random() < 0.15:
-        values = [(0.0, 0.0), (2.0, 2.0), (-3.0, -3.0), (1.0, 2.0), (3.0, 0.0), (math.inf, math.inf)]
+        values = [
+            (0.0, 0.0),
+            (2.0, 2.0),
+            (-3.0, -3.0),
+            (1.0, 2.0),
+            (3.0, 0.0),
+            (math.inf, math.inf),
+        ]
         return constant(base.shape, values[rng.integers(len(values))])
     mate = base
     partial = dict(base.partial)
+    op = next(iter(partial.values()), _PENDING[rng.integers(len(_PENDING))])
     for axis in sizes:
         if rng.random() < 0.4:
             partial.pop(axis, None)
         elif axis not in base.ranks and rng.random() < 0.2:
-            partial[axis] = next(iter(base.partial.values()), _PENDING[rng.integers(len(_PENDING))])
+            partial[axis] = op
     ranks = {axis: digits for axis, digits in base.ranks.items() if rng.random() < 0.85}
     if len(ranks) == 2 and rng.random() < 0.3:
         ranks = dict(zip(ranks, reversed(ranks.values()), strict=True))
-    dims = [uniform(math.prod(d.size for d in digits)) if rng.random() < 0.15 else digits for digits in base.dims]
+    dims = [
+        uniform(math.prod(d.size for d in digits)) if rng.random() < 0.15 else digits
+        for digits in base.dims
+    ]
     if rng.random() < 0.1:
         dims = [normal(reversed(digits)) for digits in dims]
     n = math.prod(sizes.values())
@@ -79,7 +90,9 @@ def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
     return mate
 
 
-def pointwise(function: Run, arity: int, *, positive: bool = False, boolean: bool = False) -> Callable[[Rng], Sample]:
+def pointwise(
+    function: Run, arity: int, *, positive: bool = False, boolean: bool = False
+) -> Callable[[Rng], Sample]:
     """Samples of a pointwise operation of `arity` operands."""
 
     def sample(rng: Rng) -> Sample:
@@ -221,7 +234,9 @@ def reshape(rng: Rng) -> Sample:
     sizes, whole = _sizes(rng), _whole(rng)
     x = random_relation(whole, sizes, rng)
     shape = _another_shape(math.prod(x.shape), rng)
-    return Sample(sizes, (x,), (whole,), {}, {}, lambda a: a.reshape(shape), _as_it_is, out_shape=shape)
+    return Sample(
+        sizes, (x,), (whole,), {}, {}, lambda a: a.reshape(shape), _as_it_is, out_shape=shape
+    )
 
 
 def _as_it_is(array: Array) -> Array:
@@ -256,9 +271,7 @@ def broadcast(rng: Rng) -> Sample:
     at = int(rng.integers(len(x.shape) + 1))
     shape = (*x.shape[:at], int(rng.choice([1, 3])), *x.shape[at:])
     kept = tuple(d for d in range(len(shape)) if d != at)
-    shape = tuple(
-        int(rng.choice([1, 4])) if n == 1 and d != at else n for d, n in enumerate(shape)
-    )
+    shape = tuple(int(rng.choice([1, 4])) if n == 1 and d != at else n for d, n in enumerate(shape))
 
     def run(a: Array) -> Array:
         return np.broadcast_to(np.expand_dims(a, at), shape)

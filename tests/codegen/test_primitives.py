@@ -17,7 +17,7 @@ from jaxcc.codegen import OutRole, Role
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "int64", "uint32", "uint8", "int8", "int16", "uint16", "uint64")
 
-# Programs of two arrays and a bool array. All of a group are the outputs of one kernel for each dtype.
+# Programs of two arrays and a bool array; for each dtype, all are outputs of one kernel.
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": lambda x, y, p: x + y,
     "sub": lambda x, y, p: x - y,
@@ -101,7 +101,7 @@ def _convert(dtype: str, x: Any, y: Any, p: Any) -> Any:
 
 def _programs(dtype: str) -> dict[str, Callable[..., Any]]:
     kind = jnp.dtype(dtype)
-    if kind == bool:
+    if kind.kind == "b":
         return BOOLEAN
     programs = dict(ARITHMETIC)
     if jnp.issubdtype(kind, jnp.floating):
@@ -115,7 +115,7 @@ def _programs(dtype: str) -> dict[str, Callable[..., Any]]:
 def _values(dtype: str, rng: np.random.Generator, size: int) -> Any:
     """Random numbers of all sizes, and the edges of the dtype."""
     kind = jnp.dtype(dtype)
-    if kind == bool:
+    if kind.kind == "b":
         return rng.random(size) < 0.5
     if jnp.issubdtype(kind, jnp.floating):
         values = rng.normal(0, 2, size)
@@ -164,7 +164,9 @@ def test_as_xla(outcome: Any) -> None:
         assert got.dtype == want.dtype, name
         if not jnp.issubdtype(want.dtype, jnp.floating):
             bad = np.flatnonzero(got != want)
-            assert not len(bad), f"{name}: {x[bad][:4]}, {y[bad][:4]} -> {got[bad][:4]}, not {want[bad][:4]}"
+            assert not len(bad), (
+                f"{name}: {x[bad][:4]}, {y[bad][:4]} -> {got[bad][:4]}, not {want[bad][:4]}"
+            )
             continue
         half = (4 if name in ROUNDED_OFTEN else 1) * float(jnp.finfo(want.dtype).eps)
         tolerance = {2: half, 4: 1e-5, 8: 1e-14}[want.dtype.itemsize]

@@ -1,4 +1,4 @@
-"""What one rank of test_mpi.py does: `mpirun -n 2 python mpi_rank.py PORT SCENARIO`. It exits non-zero on a failure."""
+"""What a rank of test_mpi.py does: `mpirun -n 2 python mpi_rank.py PORT SCENARIO`."""
 
 import os
 import sys
@@ -19,6 +19,7 @@ from jaxcc.layout import BackendError
 RANK, RANKS = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 NUMPY = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 DTYPES = ["float32", "float16", "bfloat16", "int8", "int32", "uint32", "bool", "complex64"]
+REPLICATED = P()
 SHAPES = [(), (0,), (3, 0), (7,), (33, 5)]
 
 
@@ -43,7 +44,9 @@ def place(x: np.ndarray) -> jax.Array:
     return jax.make_array_from_callback(x.shape, NamedSharding(mesh(), P("r")), lambda i: x[i])
 
 
-def run(f: Callable, *xs: np.ndarray, check_vma: bool = True, out_specs: P = P()) -> list[np.ndarray]:
+def run(
+    f: Callable, *xs: np.ndarray, check_vma: bool = True, out_specs: P = REPLICATED
+) -> list[np.ndarray]:
     """`f` of each rank's part, jitted, in `jax.shard_map`; this process's part of the results."""
 
     def per_rank(*parts: jax.Array) -> object:
@@ -92,7 +95,7 @@ def values() -> None:
 
 
 def gradients() -> None:
-    """The gradient of a program of two sums is that of the same program with psum, and of the whole sum."""
+    """The gradient of a program of two sums is that of the same program with psum."""
     rng = np.random.default_rng(2)
     x = stacked(rng, (5, 3), "float32")
 
@@ -103,7 +106,9 @@ def gradients() -> None:
         for wrap in (lambda f: f, jax.vmap):
 
             def both(x: jax.Array, wrap: Callable = wrap) -> list[jax.Array]:
-                ours = wrap(jax.grad(lambda v: loss(lambda y: comm.all_reduce(y, "r", backend="mpi"), v)))
+                ours = wrap(
+                    jax.grad(lambda v: loss(lambda y: comm.all_reduce(y, "r", backend="mpi"), v))
+                )
                 lax = wrap(jax.grad(lambda v: loss(lambda y: jax.lax.psum(y, "r"), v)))
                 return [ours(x)[None], lax(x)[None]]
 
@@ -113,13 +118,13 @@ def gradients() -> None:
 
 
 def program() -> None:
-    """Independent calls keep their order; calls work in scan, in cond and between XLA's own collectives."""
+    """Independent calls keep their order; calls work in scan, in cond and beside lax.psum."""
     rng = np.random.default_rng(3)
     x = stacked(rng, (1 << 18,), "float32")
 
     def body(x: jax.Array) -> list[jax.Array]:
         independent = [
-            # Ranks reach the calls at different times: odd ones work before odd calls, even before even.
+            # Ranks come to the calls at different times.
             comm.all_reduce(_work(x * k, (jax.lax.axis_index("r") + k) % 2), "r", backend="mpi")
             for k in range(16)
         ]
@@ -156,7 +161,9 @@ def absent() -> None:
     """With JAXCC_CHECK=1, a rank that does not come is waited for a bounded time."""
     if RANK == 0:
         x = np.ones((RANKS, 4), np.float32)
-        _refused("BACKEND_TIMEOUT", "all_reduce", lambda v: comm.all_reduce(v, "r", backend="mpi"), x)
+        _refused(
+            "BACKEND_TIMEOUT", "all_reduce", lambda v: comm.all_reduce(v, "r", backend="mpi"), x
+        )
     else:
         # The communicator is made by all ranks together.
         comm.explain("all_reduce", jnp.ones(4), "r", backend="mpi", mesh=mesh())

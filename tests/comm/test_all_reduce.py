@@ -27,10 +27,8 @@ def mesh_of(*sizes: int) -> Mesh:
     return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def run(
-    f: Callable, *xs: np.ndarray, mesh: Mesh, check_vma: bool = True, out_specs: Any = None
-) -> Any:
-    """`f` of each rank's part (the first dimension is over the ranks); every rank's copy of the results, stacked."""
+def run(f: Callable, *xs: np.ndarray, mesh: Mesh, check_vma: bool = True) -> Any:
+    """`f` of each rank's part (dimension 0 is over ranks); every rank's results, stacked."""
 
     def per_rank(*parts: jax.Array) -> Any:
         results = f(*(part[0] for part in parts))
@@ -168,7 +166,7 @@ def test_a_replicated_operand_counts_once_for_each_rank() -> None:
 
 
 def test_independent_calls_keep_their_order() -> None:
-    """Without one, ranks wait in different calls for ever: XLA runs what is independent in any order."""
+    """XLA runs what is independent in any order: without ours, ranks wait in different calls."""
     program = Path(__file__).with_name("independent_calls.py")
     done = subprocess.run(
         [sys.executable, program], capture_output=True, text=True, timeout=200, check=False

@@ -59,7 +59,7 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
     ("changes", "code"),
     [
         ({"kernel": "gone"}, "BACKEND_KERNEL"),
-        ({"devices": np.array([0, 3], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"devices": np.array([2, 3], np.int64)}, "BACKEND_ARGUMENT"),
         ({"devices": np.array([0, 0], np.int64)}, "BACKEND_ARGUMENT"),
         ({"devices": np.array([0, -1], np.int64)}, "BACKEND_ARGUMENT"),
         ({"devices": np.array([0], np.int64)}, "BACKEND_ARGUMENT"),

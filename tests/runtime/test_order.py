@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(2, 8), (2, 40), (4, 24)])
+@pytest.mark.parametrize(("ranks", "count"), [(2, 24), (4, 16)])
 def test_independent_collectives_come_in_one_order(ranks: int, count: int) -> None:
     script = Path(__file__).with_name("independent_collectives.py")
     environment = os.environ | {"JAXCC_TIMEOUT_S": "30", "PYTHONPATH": os.pathsep.join(sys.path)}

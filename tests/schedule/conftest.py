@@ -7,7 +7,7 @@ import jax
 
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from oracles import gelu64, mesh_of
 
 import jaxcc
 from jaxcc import Replicated, Sliced
@@ -19,14 +19,6 @@ class Tail(NamedTuple):
     function: Any
     args: tuple[np.ndarray, ...]
     expected: np.ndarray
-
-
-def mesh_of(n: int) -> jax.sharding.Mesh:
-    return jax.make_mesh((n,), ("tp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:n])
-
-
-def gelu64(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 @pytest.fixture
@@ -54,18 +46,3 @@ def tail(request: pytest.FixtureRequest) -> Callable[..., Tail]:
         return Tail(attention_tail, args, gelu64(x @ w + bias) + r)
 
     return make
-
-
-def avals(args: tuple[np.ndarray, ...]) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args]
-
-
-def close(actual: Any, expected: Any, tolerance: float = 2e-5) -> None:
-    """Within `tolerance` of the largest expected magnitude, and finite."""
-    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
-    assert actual.shape == expected.shape
-    assert np.isfinite(actual).all()
-    scale = max(1.0, float(np.abs(expected).max(initial=0)))
-    assert np.abs(actual - expected).max(initial=0) <= tolerance * scale
-
-

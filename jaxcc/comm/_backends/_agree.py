@@ -17,8 +17,9 @@ _WIDTH = 256
 def agree(call: Call, comm: Any) -> None:
     """While tracing, compares `call` between all processes of `comm`, if JAXCC_CHECK=1.
 
-    Without it MPI itself notices some differences and ends the job. All processes must then trace the same
-    calls in the same order; one that does not come is waited for JAXCC_TIMEOUT_S seconds (300).
+    Without it MPI itself notices some differences and ends the job. With it all processes must
+    trace the same calls in the same order; they wait JAXCC_TIMEOUT_S seconds (300) for one that
+    does not come.
 
     Raises:
       BackendError: BACKEND_DISAGREE on every process, BACKEND_TIMEOUT, BACKEND_SETTING.

@@ -19,7 +19,7 @@ class Backend(Protocol):
         ...
 
     def refuses(self, call: Call) -> BackendError | None:
-        """Why it cannot carry `call` here, or None; decided by what all ranks of the group agree on."""
+        """Why it cannot carry `call` here, or None; the same on all ranks of the group."""
         ...
 
     def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:

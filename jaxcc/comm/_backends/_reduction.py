@@ -1,4 +1,4 @@
-"""What `jax.lax.psum` does beside adding: types, gradients and batching, for the backends that XLA does not know."""
+"""What `jax.lax.psum` does beside adding: types, gradients and batching."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reduce(Protocol):
 def all_reduce_like_lax(
     reduce: Reduce, x: jax.Array, call: Call, orders: Orders, after: Order = None
 ) -> jax.Array:
-    """`reduce` of `x`, in its place among the calls of `orders`, with the gradient and batching rule of `psum`."""
+    """`reduce` of `x`, in its place among `orders`, with `psum`'s gradient and batching."""
     checked = checks_varying(call.axes)
 
     @jax.custom_vjp
@@ -51,7 +51,7 @@ def all_reduce_like_lax(
 
     def backward(after: Order, cotangents: tuple[Order, jax.Array]) -> tuple[None, jax.Array]:
         cotangent = cotangents[1]
-        # Under check_vma=True the cotangent of a replicated value is itself replicated, and already complete.
+        # With check_vma=True a replicated value's cotangent is itself replicated and complete.
         if checked:
             return None, lax.pcast(cotangent, call.axes, to="varying")
         return None, all_reduce_like_lax(reduce, cotangent, call, orders, after)

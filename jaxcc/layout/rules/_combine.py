@@ -72,7 +72,9 @@ def common_scale(eqn: Equation, scales: Sequence[float], positive: bool = False)
                 f"{eqn.op} takes {eqn.name(first)}, which is {times(scale)} what a group of one has, "
                 f"and {eqn.name(index)}, which is {times(other)}",
                 because="the ratio of the operands changes with the number of ranks",
-                fixes=("use psum where pmean stands (or pmean for psum), or divide by lax.axis_size",),
+                fixes=(
+                    "use psum where pmean stands (or pmean for psum), or divide by lax.axis_size",
+                ),
             )
     if positive and scale <= 0:
         raise Refused("LAYOUT_SCALE", f"{eqn.op} of values whose sign depends on the group's size")
@@ -127,7 +129,9 @@ def additive(eqn: Equation, operands: Sequence[Relation]) -> tuple[float, Mappin
 
     A value that every rank holds, with scale t, is a pending sum over n ranks with scale n t.
     """
-    axes = {axis for operand in operands for axis in operand.partial if axis not in _local(operands)}
+    axes = {
+        axis for operand in operands for axis in operand.partial if axis not in _local(operands)
+    }
     scales = [measured(eqn, i, operand) for i, operand in enumerate(operands)]
     for axis in sorted(axes):
         if any(axis in operand.ranks for operand in operands):
@@ -167,7 +171,9 @@ def _refuse_counted(
 ) -> None:
     for axis in axes:
         n = eqn.sizes[axis]
-        pending = [s for s, operand in zip(scales, operands, strict=True) if axis in operand.partial]
+        pending = [
+            s for s, operand in zip(scales, operands, strict=True) if axis in operand.partial
+        ]
         for index, operand in enumerate(operands):
             if axis in operand.partial or math.isinf(scales[index]):
                 continue
@@ -196,7 +202,9 @@ def multiplicative(
         index = holders[0]
         op = operands[index].partial[axis]
         if len(holders) > 1:
-            raise partial_refused(eqn, holders[1], axis, op, "a product of sums is not the sum of products")
+            raise partial_refused(
+                eqn, holders[1], axis, op, "a product of sums is not the sum of products"
+            )
         if linear is not None and index not in linear:
             raise partial_refused(eqn, index, axis, op, f"{eqn.op} is not linear in this operand")
         if any(axis in operand.ranks for operand in operands):
@@ -206,7 +214,9 @@ def multiplicative(
             continue
         signs = {_sign(operand) for i, operand in enumerate(operands) if i != index}
         if op == "prod" or signs not in ({1}, {-1}):
-            raise partial_refused(eqn, index, axis, op, f"{op} commutes only with a constant factor")
+            raise partial_refused(
+                eqn, index, axis, op, f"{op} commutes only with a constant factor"
+            )
         out[axis] = op if signs == {1} else flipped(op)
     return out
 

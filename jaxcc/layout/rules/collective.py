@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._digits import CutError, Digits, normal, regroup, take, uniform
+from jaxcc.layout._digits import PER_RANK, CutError, Digit, Digits, normal, regroup, take, uniform
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, select
 from jaxcc.layout._rules import Equation, Refused, collective_rule
@@ -59,7 +59,9 @@ def _all_reduce(eqn: Equation, x: Relation) -> Relation:
     return x
 
 
-def _dropped(params: Mapping[str, Any], dims: Sequence[Digits], out: Sequence[int]) -> Sequence[Digits]:
+def _dropped(
+    params: Mapping[str, Any], dims: Sequence[Digits], out: Sequence[int]
+) -> Sequence[Digits]:
     """On a group of one an untiled collective only adds or removes a dimension of size 1."""
     return regroup(dims, out)
 
@@ -91,6 +93,8 @@ def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
 
 def _lead(eqn: Equation, x: Relation, axis: str) -> Digits:
     """The digits that a gather over `axis` puts in front: one block per rank."""
+    if axis in x.local:
+        return (Digit(PER_RANK, 1, eqn.sizes[axis]),)
     return x.ranks.get(axis, uniform(eqn.sizes[axis]))
 
 
@@ -129,7 +133,10 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
     (axis,) = axes
     _refuse_pending(eqn, x, axes)
     lead = _lead(eqn, x, axis)
+    ranks = x.ranks
     x = scattered(eqn, x, axis, split)
+    if axis in x.local:
+        x = replace(x, ranks=ranks)
     dims = list(x.dims)
     if not params["tiled"]:
         del dims[split]

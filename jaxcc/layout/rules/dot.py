@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxcc.layout._digits import UNIFORM, Digit, Digits, uniform
+from jaxcc.layout._digits import Digit, Digits, uniform
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side, layout_rule
 from jaxcc.layout.rules._combine import measured, multiplicative, result, together
@@ -41,7 +41,7 @@ def _lifted(
 ) -> Relation:
     def moved(digits: Digits) -> Digits:
         return tuple(
-            digit if digit.dim == UNIFORM else Digit(whole_at[digit.dim], digit.stride, digit.size)
+            Digit(whole_at[digit.dim], digit.stride, digit.size) if digit.named else digit
             for digit in digits
         )
 

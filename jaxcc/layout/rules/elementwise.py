@@ -132,7 +132,9 @@ def _shifted_extremum(
     other = operands[1 - index]
     if any(axis in other.ranks for _, axis in pending):
         return None
-    scale = common_scale(eqn, [measured(eqn, i, operand) for i, operand in enumerate(operands)], True)
+    scale = common_scale(
+        eqn, [measured(eqn, i, operand) for i, operand in enumerate(operands)], True
+    )
     flip = eqn.op == "sub" and index == 1
     partial: dict[str, ReduceOp] = {
         axis: flipped(op) if flip else op for axis, op in operands[index].partial.items()

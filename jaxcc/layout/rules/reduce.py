@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxcc.layout._digits import UNIFORM, Digit, Digits, count, uniform, whole_dim
+from jaxcc.layout._digits import Digit, Digits, count, uniform, whole_dim
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, constant
 from jaxcc.layout._rules import Equation, Refused, layout_rule
@@ -45,16 +45,18 @@ def reduced(
     partial: dict[str, ReduceOp] = {}
     for axis, held in x.partial.items():
         if held != op:
-            raise partial_refused(eqn, 0, axis, held, f"a {op} of {held}s is not the {held} of {op}s")
+            raise partial_refused(
+                eqn, 0, axis, held, f"a {op} of {held}s is not the {held} of {op}s"
+            )
         partial[axis] = held
     ranks = dict(x.ranks)
-    copies = count(d for position in axes for d in x.dims[position] if d.dim == UNIFORM)
+    copies = count(d for position in axes for d in x.dims[position] if not d.named)
     for axis, digits in x.ranks.items():
-        inside = {digit.dim in whole_axes for digit in digits if digit.dim != UNIFORM}
+        inside = {digit.dim in whole_axes for digit in digits if digit.named}
         if inside == {True}:
             del ranks[axis]
             partial[axis] = op
-            copies *= count(digit for digit in digits if digit.dim == UNIFORM)
+            copies *= count(digit for digit in digits if not digit.named)
         elif True in inside:
             raise Refused("LAYOUT_MISMATCH", f"{eqn.op} reduces a part of what '{axis}' slices")
     whole_copies = math.prod(whole_shape[dim] for dim in whole_axes) // count(
@@ -77,9 +79,7 @@ def reduced(
     kept = [d for d in range(len(whole_shape)) if d not in whole_axes]
     renumber = {old: new for new, old in enumerate(kept)}
     base = replace(x, ranks={axis: _renumbered(digits, renumber) for axis, digits in ranks.items()})
-    dims = [
-        _renumbered(digits, renumber) for at, digits in enumerate(x.dims) if at not in axes
-    ]
+    dims = [_renumbered(digits, renumber) for at, digits in enumerate(x.dims) if at not in axes]
     return result(base, dims, scale, partial)
 
 
@@ -89,7 +89,7 @@ def _require_same_part(
     """The reduced per-rank dimensions walk only reduced whole ones, and the others only others."""
     for position, digits in enumerate(x.dims):
         for digit in digits:
-            if digit.dim != UNIFORM and (digit.dim in whole_axes) != (position in axes):
+            if digit.named and (digit.dim in whole_axes) != (position in axes):
                 raise Refused(
                     "LAYOUT_MISMATCH",
                     f"{eqn.op} over dimension {tuple(axes)} of the per-rank value reduces other elements than "
@@ -100,7 +100,7 @@ def _require_same_part(
 
 def _renumbered(digits: Digits, renumber: Mapping[int, int]) -> Digits:
     return tuple(
-        digit if digit.dim == UNIFORM else Digit(renumber[digit.dim], digit.stride, digit.size)
+        Digit(renumber[digit.dim], digit.stride, digit.size) if digit.named else digit
         for digit in digits
     )
 
@@ -126,7 +126,12 @@ def _constant_sum(eqn: Equation, x: Relation) -> Relation:
 def require_full(eqn: Equation, x: Relation, dim: int, whole_shape: Sequence[int]) -> None:
     """Refuses an operation along `dim` that needs all of it, in order, where a rank holds a part."""
     n, whole = eqn.per_rank.shapes[0][dim], whole_shape[dim]
-    if n == whole and x.dims[dim] in (whole_dim(dim, whole), uniform(whole)):
+    elsewhere = any(
+        digit.dim == dim
+        for digits in (*x.dims[:dim], *x.dims[dim + 1 :], *x.ranks.values())
+        for digit in digits
+    )
+    if n == whole and x.dims[dim] in (whole_dim(dim, whole), uniform(whole)) and not elsewhere:
         return
     raise Refused(
         "LAYOUT_NEEDS_WHOLE_DIM",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxcc.layout._digits import CutError, Digit, Digits, normal, take, uniform, whole_dim
+from jaxcc.layout._digits import UNIFORM, CutError, Digit, Digits, normal, take, uniform, whole_dim
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout.rules._combine import additive, result, together
@@ -20,7 +20,9 @@ def _iota(eqn: Equation) -> Relation:
             "LAYOUT_RANK_INDEX",
             f"iota counts to {shape[dim]} on each of n ranks and to {whole[dim]} on one",
             because="the numbers of a rank's own block start at 0 on every rank",
-            fixes=("add jax.lax.axis_index(axis) * block, once this release checks rank-dependent numbers",),
+            fixes=(
+                "add jax.lax.axis_index(axis) * block, once this release checks rank-dependent numbers",
+            ),
         )
     dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
     return Relation(tuple(dims))
@@ -55,16 +57,15 @@ def _part(
     start, limit, size = here
     whole_start, whole_limit, whole_size = whole
     digits = x.dims[dim]
-    same = (
-        not any(d.dim == dim for held in x.ranks.values() for d in held)
-        and not any(d.dim == dim for at, held in enumerate(x.dims) for d in held if at != dim)
+    same = not any(d.dim == dim for held in x.ranks.values() for d in held) and not any(
+        d.dim == dim for at, held in enumerate(x.dims) for d in held if at != dim
     )
     if same and here == whole and digits in (whole_dim(dim, size), uniform(size)):
         length = len(range(start, limit)) if not strided else eqn.per_rank.out_shapes[0][dim]
         named = digits == whole_dim(dim, size)
         new = whole_dim(dim, length) if named else uniform(length)
         return _with_dim(x, dim, new)
-    if same and not strided and all(d.dim == -1 for d in digits):
+    if same and not strided and all(d.dim == UNIFORM for d in digits):
         return _with_dim(x, dim, uniform(limit - start))
     length, whole_length = limit - start, whole_limit - whole_start
     aligned = (
