@@ -1,5 +1,6 @@
 """What every test needs before JAX starts: four CPU devices, and a kernel cache of its own."""
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -54,9 +55,5 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 def pytest_report_header() -> str:
     """The versions under test."""
-    import jax
-    import jaxlib
-
-    return (
-        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, jaxcc from {os.environ['PYTHONPATH']}"
-    )
+    jax, jaxlib = (importlib.metadata.version(name) for name in ("jax", "jaxlib"))
+    return f"jax {jax}, jaxlib {jaxlib}, jaxcc from {os.environ['PYTHONPATH']}"

@@ -1,6 +1,7 @@
 """Installs jaxcc and what its tests need in the environment that runs this, then runs the tests.
 
-Options are passed on to pytest: `.venv/bin/python tools/test.py tests/layout -x`.
+`tools/test.py` builds a wheel, installs it, and runs the C++ and the Python tests; with `--wheel FILE`
+it installs that wheel and runs the Python tests alone. Other options are pytest's.
 """
 
 import os
@@ -17,7 +18,9 @@ if sys.version_info < (3, 12):  # noqa: UP036
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sysconfig.get_path("scripts"))
-BUILD = ROOT / "build" / "tests"
+WHEELS = ROOT / "build" / "wheel"
+CPP_TESTS = ROOT / "build" / "tests"
+PIP = (sys.executable, "-m", "pip")
 
 
 def run(*command: str | Path, **extra_env: str) -> None:
@@ -30,16 +33,25 @@ def run(*command: str | Path, **extra_env: str) -> None:
         sys.exit(done.returncode)
 
 
-def install() -> None:
-    """Installs jaxcc with its test dependencies, and mpi4jax built against the MPI among them."""
-    pip = (sys.executable, "-m", "pip", "install", "--quiet")
-    run(*pip, ".[test]")
+def build() -> Path:
+    """Builds jaxcc's wheel; one without the C++ part, which users get where no compiler is, fails."""
+    for old in WHEELS.glob("*.whl"):
+        old.unlink()
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", WHEELS, ".")
+    (wheel,) = WHEELS.glob("*.whl")
+    if "-abi3-" not in wheel.name:
+        sys.exit(f"{wheel.name} lacks the C++ part: see what `pip wheel -v .` says of it")
+    return wheel
+
+
+def install(wheel: Path) -> None:
+    """Installs the wheel with its test dependencies, and mpi4jax built against the MPI among them."""
+    run(*PIP, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
+    run(*PIP, "install", "--quiet", f"{wheel}[test]")
     # mpi4jax takes any nvcc on PATH for a CUDA toolkit; an empty one makes it build for the CPU.
     with tempfile.TemporaryDirectory() as no_cuda:
         run(
-            *pip,
-            "--no-build-isolation",
-            "mpi4jax>=0.9.1",
+            *(*PIP, "install", "--quiet", "--no-build-isolation", "mpi4jax>=0.9.1"),
             MPI4JAX_BUILD_MPICC=str(BIN / "mpicc"),
             CUDA_PATH=no_cuda,
         )
@@ -47,19 +59,10 @@ def install() -> None:
 
 def test_cpp() -> None:
     """Builds and runs the C++ tests."""
-    run(
-        BIN / "cmake",
-        "-S",
-        ".",
-        "-B",
-        BUILD,
-        "-G",
-        "Ninja",
-        "-DJAXCC_PYTHON=OFF",
-        "-DJAXCC_TESTS=ON",
-    )
-    run(BIN / "cmake", "--build", BUILD)
-    run(BIN / "ctest", "--test-dir", BUILD, "--output-on-failure", "--timeout", "300")
+    options = ("-G", "Ninja", "-DJAXCC_PYTHON=OFF", "-DJAXCC_TESTS=ON")
+    run(BIN / "cmake", "-S", ".", "-B", CPP_TESTS, *options)
+    run(BIN / "cmake", "--build", CPP_TESTS)
+    run(BIN / "ctest", "--test-dir", CPP_TESTS, "--output-on-failure", "--timeout", "300")
 
 
 def test_python(options: list[str]) -> None:
@@ -67,7 +70,16 @@ def test_python(options: list[str]) -> None:
     run(BIN / "pytest", *options)
 
 
+def main(options: list[str]) -> None:
+    """Installs and tests."""
+    if options[:1] == ["--wheel"]:
+        install(Path(options[1]).resolve())
+        test_python(options[2:])
+    else:
+        install(build())
+        test_cpp()
+        test_python(options)
+
+
 if __name__ == "__main__":
-    install()
-    test_cpp()
-    test_python(sys.argv[1:])
+    main(sys.argv[1:])

@@ -133,7 +133,9 @@ JAXCC_FN float log1p(float x) {
 
 JAXCC_FN float tanh(float x) {
   const float magnitude = abs(x);
-  const float t = expm1(2.0f * select(magnitude > 10.0f, 10.0f, magnitude));
+  const Reduced by = by_ln2(2.0f * select(magnitude > 10.0f, 10.0f, magnitude));
+  const float scale = power_of_two(by.n);
+  const float t = fma(expm1_reduced(by.r), scale, scale - 1.0f);  // e^(2 |x|) - 1
   return copy_sign(t / (t + 2.0f), x);
 }
 

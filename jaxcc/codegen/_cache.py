@@ -1,4 +1,7 @@
-"""Compiled kernels on disk: a file for each key, private, written in one step, checked when read."""
+"""Compiled kernels on disk: a file for each key, private, written in one step, checked when read.
+
+A file is a shared library followed by its digest: loaders ignore what comes after the last section.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +81,7 @@ def find(path: Path) -> bool:
 
 
 def store(path: Path, built: Path) -> None:
-    """Moves the shared library `built` (in the same folder) to `path`, in one step.
-
-    Its digest is appended: loaders ignore what follows a library's last section.
-    """
+    """Moves the library `built`, in the same folder, to `path`, with its digest."""
     body = built.read_bytes()
     with built.open("ab") as file:
         file.write(hashlib.sha256(body).digest())

@@ -103,7 +103,10 @@ def _call(
 
 
 def _read(env: Mapping[Any, Value], var: Any) -> Value:
-    return Constant(var.val, var.aval.dtype) if isinstance(var, _compat.Literal) else env[var]
+    if isinstance(var, _compat.Literal):
+        aval: Any = var.aval
+        return Constant(var.val, aval.dtype)
+    return env[var]
 
 
 def _constant(value: Any) -> Constant:

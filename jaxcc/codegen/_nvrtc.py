@@ -39,10 +39,10 @@ class CudaBinary:
 
 
 def compile_cuda(kernel: Kernel, arch: str) -> CudaBinary:
-    """Compiles a kernel's epilogue and the two-shot collective around it for `arch`, such as "sm_90".
+    """Compiles a kernel and the two-shot collective around it for `arch`, such as "sm_90".
 
     Raises:
-      CodegenError: CODEGEN_NO_NVRTC if the library is missing, CODEGEN_COMPILE with NVRTC's message.
+      CodegenError: CODEGEN_NO_NVRTC if there is no NVRTC, CODEGEN_COMPILE with its message.
     """
     nvrtc = _library()
     options = [

@@ -62,7 +62,7 @@ def space_of(shape: tuple[int, ...] | None, rank: int, indices: Iterable[IndexMa
     # A dim of size 1 says nothing; if all are, the first stands for them.
     dims = [d for d, size in enumerate(shape) if size != 1] or [0]
     operands = [_strides(index, shape) for index in {*indices, tuple(range(rank))}]
-    groups = [(dims[0],)]
+    groups: list[tuple[int, ...]] = [(dims[0],)]
     for d in dims[1:]:
         last = groups[-1][-1]
         if all(strides[last] == strides[d] * shape[d] for strides in operands):

@@ -102,7 +102,7 @@ class Writer:
             raise CodegenError(
                 "CODEGEN_BROADCAST",
                 f"input {value.index} is repeated along a dimension of the result",
-                because="the kernel serves tensors of any shape: operands have the result's, or none",
+                because="the kernel serves tensors of any shape, with operands of the same",
                 fixes=("generate a kernel for one shape",),
             )
         if role is Role.SLICE and not self._moves_with_result(index):

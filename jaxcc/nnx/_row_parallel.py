@@ -88,8 +88,9 @@ class RowParallelLinear(nnx.Module):
         dtype = self.dtype or jnp.result_type(x, given["kernel"])
         arrays = {name: jnp.asarray(value, dtype) for name, value in given.items()}
         ranks = _ranks(self.axis_name)
-        if ranks == 1:
-            return _tail(None, self.activation, **arrays)
+        if ranks is None or ranks == 1:
+            axis_name = None if ranks is None else self.axis_name
+            return _tail(axis_name, self.activation, **arrays)
         mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
         function = _fused(
             tuple((name, value.shape, value.dtype) for name, value in arrays.items()),
@@ -102,11 +103,12 @@ class RowParallelLinear(nnx.Module):
         return function(arrays)
 
 
-def _ranks(axis_name: str) -> int:
+def _ranks(axis_name: str) -> int | None:
+    """The group's size; None outside `shard_map`."""
     try:
         return lax.axis_size(axis_name)
     except NameError:
-        return 1
+        return None
 
 
 def _tail(

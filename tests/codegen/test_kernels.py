@@ -113,7 +113,7 @@ def test_broadcasts(case: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], b
 
 
 def test_shapes_of_a_slice_serve_the_whole(build: Any) -> None:
-    """A function traced on a rank's block (4, 2 of 6 columns) gives the kernel of the whole array."""
+    """A function traced on a rank's block, 2 of 6 columns, gives the kernel of the whole."""
 
     def tail(x: Any, bias: Any, residual: Any) -> Any:
         return jax.nn.gelu(x + bias) + residual
@@ -185,8 +185,8 @@ def test_reductions_over_ranks(op: str, dtype: str, build: Any) -> None:
 
 def test_nan_of_any_rank_reaches_the_maximum(build: Any) -> None:
     run = build(lambda x: x, [f32(4)], [Role.REDUCE], [GATHER], shape=None, ranks=2, op="max")
-    a, b = np.float32([np.nan, 1, -np.inf, 2]), np.float32([1, np.nan, 3, np.inf])
-    np.testing.assert_array_equal(run([[a, b]], (4,))[0], np.float32([np.nan, np.nan, 3, np.inf]))
+    a, b = np.array([[np.nan, 1, -np.inf, 2], [1, np.nan, 3, np.inf]], np.float32)
+    np.testing.assert_array_equal(run([[a, b]], (4,))[0], [np.nan, np.nan, 3, np.inf])
 
 
 UNARY = [

@@ -1,0 +1,139 @@
+"""jaxcc.optim.adam against optax.adam on one device and Adam in NumPy's f64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from oracles import close, mesh_of
+
+import jaxcc.optim
+from jaxcc import _compat
+
+# jaxlib 0.11 crashes on empty arrays in shard_map, with or without jaxcc.
+EMPTY = {"empty": (0, 3)} if _compat.JAX_VERSION >= (0, 12) else {}
+SHAPES = {"a": (7, 3), "b": (5,), "scalar": (), "one": (1,), "big": (300, 257), **EMPTY}
+
+
+def randoms(rng: np.random.Generator, lead: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+    return {k: rng.normal(size=lead + s).astype(np.float32) for k, s in SHAPES.items()}
+
+
+def on_ranks(tx: Any, mesh: Any, form: str) -> Any:
+    """A jitted training step whose gradients have a leading dimension for the ranks."""
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        mine = jax.tree.map(lambda g: g[0], grads)
+        if form == "step":
+            return tx.step(mine, state, params)
+        updates, state = tx.update(mine, state, params)
+        return optax.apply_updates(params, updates), state
+
+    specs = tx.specs()
+    mapped = jax.shard_map(
+        step, mesh=mesh, in_specs=(P("dp"), specs, P()), out_specs=(P(), specs)
+    )
+    return jax.jit(mapped, donate_argnums=(1, 2) if form == "step" else ())
+
+
+class Adam64:
+    """The published algorithm, in f64."""
+
+    def __init__(self, lr: Any, b1: float, b2: float, eps: float) -> None:
+        self.lr, self.b1, self.b2, self.eps, self.t = lr, b1, b2, eps, 0
+        self.m: Any = None
+
+    def step(self, g: Any, w: Any) -> Any:
+        if self.m is None:
+            self.m = {k: np.zeros(x.shape) for k, x in w.items()}
+            self.v = {k: np.zeros(x.shape) for k, x in w.items()}
+        lr = self.lr(self.t) if callable(self.lr) else self.lr
+        self.t += 1
+        out = {}
+        for k in w:
+            self.m[k] = self.b1 * self.m[k] + (1 - self.b1) * g[k]
+            self.v[k] = self.b2 * self.v[k] + (1 - self.b2) * g[k] ** 2
+            hat = self.m[k] / (1 - self.b1**self.t)
+            out[k] = w[k] - lr * hat / (np.sqrt(self.v[k] / (1 - self.b2**self.t)) + self.eps)
+        return out
+
+
+@pytest.mark.parametrize("form", ["step", "update"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_agrees_with_optax_and_f64(n: int, form: str) -> None:
+    rng = np.random.default_rng(10 * n + len(form))
+    rate = optax.linear_schedule(1e-2, 1e-3, 4)
+    mesh = mesh_of(n, "dp")
+    tx = jaxcc.optim.adam(rate, b1=0.8, b2=0.97, eps=1e-6, axis_name="dp", mesh=mesh)
+    reference, wide = optax.adam(rate, b1=0.8, b2=0.97, eps=1e-6), Adam64(rate, 0.8, 0.97, 1e-6)
+    start = randoms(rng)
+    params, state = jax.tree.map(jnp.array, start), tx.init(start)
+    optax_params, optax_state = start, reference.init(start)
+    params64 = {k: x.astype(np.float64) for k, x in start.items()}
+    run = on_ranks(tx, mesh, form)
+    for _ in range(5):
+        grads = randoms(rng, (n,))
+        mean64 = {k: g.astype(np.float64).mean(0) for k, g in grads.items()}
+        params, state = run(grads, state, params)
+        mean = jax.tree.map(lambda g: jnp.asarray(g.mean(0)), grads)
+        updates, optax_state = reference.update(mean, optax_state)
+        optax_params = optax.apply_updates(optax_params, updates)
+        params64 = wide.step(mean64, params64)
+        for k in SHAPES:
+            close(params[k], optax_params[k])
+            close(params[k], params64[k])
+    assert int(state.count) == 5
+    for k, shape in SHAPES.items():
+        size = int(np.prod(shape))
+        flat = np.asarray(state.mu[k])
+        assert flat.shape == (n * -(-size // n),)
+        close(flat[:size], wide.m[k].reshape(-1))
+
+
+def test_state_can_start_inside_shard_map() -> None:
+    mesh = mesh_of(2, "dp")
+    tx = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    params = randoms(np.random.default_rng(0))
+    inside = jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=tx.specs())(params)
+    outside = tx.init(params)
+    for a, b in zip(jax.tree.leaves(inside), jax.tree.leaves(outside), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_every_rank_gets_the_same_bits_run_after_run() -> None:
+    mesh = mesh_of(4, "dp")
+    tx = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    rng = np.random.default_rng(1)
+    start, grads = randoms(rng), randoms(rng, (4,))
+    run = on_ranks(tx, mesh, "update")
+    seen = set()
+    for _ in range(3):
+        params, _ = run(grads, tx.init(start), start)
+        seen |= {np.asarray(s.data).tobytes() for s in params["big"].addressable_shards}
+    assert len(seen) == 1
+
+
+def test_mixed_dtypes_use_a_kernel_each() -> None:
+    mesh = mesh_of(2, "dp")
+    tx, reference = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh), optax.adam(1e-2)
+    rng = np.random.default_rng(2)
+    start = {
+        "f": jnp.asarray(rng.normal(size=(33,)), jnp.float32),
+        "h": jnp.asarray(rng.normal(size=(18,)), jnp.bfloat16),
+    }
+    grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=(2, *p.shape)), p.dtype), start)
+    params, _ = on_ranks(tx, mesh, "update")(grads, tx.init(start), start)
+    mean = jax.tree.map(lambda g: g.mean(0, dtype=jnp.float32).astype(g.dtype), grads)
+    updates, _ = reference.update(mean, reference.init(start))
+    expected = optax.apply_updates(start, updates)
+    close(params["f"], expected["f"])
+    close(params["h"], expected["h"], tolerance=2**-7)
+
+
+def test_without_a_mesh_the_error_names_the_fix() -> None:
+    tx = jaxcc.optim.adam(1e-2, axis_name="dp")
+    with pytest.raises(jaxcc.BackendError, match=r"(?s)BACKEND_NO_MESH.*pass mesh="):
+        tx.init({"w": np.zeros(3, np.float32)})
