@@ -80,10 +80,15 @@ JAXCC_FN float scaled(float x, int32_t n) {
   return x * power_of_two(half) * power_of_two(n - half);
 }
 
+// For -104 <= x <= 89.
+JAXCC_FN float exp_in_range(float x) {
+  const Reduced by = by_ln2(x);
+  return scaled(1.0f + expm1_reduced(by.r), by.n);
+}
+
 JAXCC_FN float exp(float x) {
   const float low = select(x < -104.0f, -104.0f, x);
-  const Reduced by = by_ln2(select(low > 89.0f, 89.0f, low));
-  return scaled(1.0f + expm1_reduced(by.r), by.n);
+  return exp_in_range(select(low > 89.0f, 89.0f, low));
 }
 
 JAXCC_FN float exp2(float x) {
@@ -155,7 +160,7 @@ JAXCC_FN float erf(float x) {
   // log(erfc(a)) for 0.9 <= a <= 4.
   const float q = polynomial(a, 0.00017055369f, -1.1294951f, -0.63338661f, -0.10823664f, 0.025091512f,
                              -0.0041605332f, 0.0004323043f, -2.0909676e-05f);
-  const float tail = copy_sign(1.0f - exp(q), x);
+  const float tail = copy_sign(1.0f - exp_in_range(q), x);
   return magnitude < 0.92f ? erf_small(x) : tail;
 }
 
@@ -170,7 +175,7 @@ JAXCC_FN float erfc(float x) {
   // a^2 = h^2 + (a - h)(a + h), where h^2 is exact: what exp would make of the rounding of a^2 is many ulp.
   const float h = float_of(bits_of(a) & 0xfffff000u);
   const float rest = expm1_reduced(-(a - h) * (a + h));
-  const float gauss = exp(-h * h);
+  const float gauss = exp_in_range(-h * h);
   const float upper = fma(gauss, rest, gauss) * (p / (1.0f + 2.0f * a));
   const float bounded = magnitude > 10.1f ? 0.0f : upper;
   const float middle = 1.0f - erf_small(x);

@@ -64,9 +64,9 @@ def check(
     for layout, name in zip(layouts, names, strict=True):
         _one_pending(layout, name)
     groups = _groups(sizes)
-    ones = dict.fromkeys(sizes, 1)
-    traces = [trace(f, avals, layouts, group, check_vma=check_vma) for group in groups]
-    alone = _trace_alone(f, avals, layouts, ones, check_vma)
+    traces = [trace(f, avals, layouts, sizes, check_vma=check_vma)]
+    traces += [_trace_at(f, avals, layouts, group, check_vma) for group in groups[1:]]
+    alone = _trace_at(f, avals, layouts, dict.fromkeys(sizes, 1), check_vma)
     check_result_shapes(f, avals, [tuple(var.aval.shape) for var in alone.outvars])
     outs = _declared(out_layouts, traces[0], alone, axes)
     result: WalkResult | None = None
@@ -78,7 +78,7 @@ def check(
     projected = _without_local(layouts, sizes)
     if projected is not None:
         # With the Local axes at size 1 nothing is Local, and the other axes can be held to the full promise.
-        held = trace(f, avals, layouts, projected, check_vma=check_vma)
+        held = _trace_at(f, avals, layouts, projected, check_vma)
         plain = [_replicated_over_local(layout) for layout in layouts]
         local_outs = None if outs is None else [_replicated_over_local(out) for out in outs]
         found = walk(held, alone, plain, names, local_outs)
@@ -140,23 +140,25 @@ def _smallest_factor(n: int) -> int:
     return next((k for k in range(2, math.isqrt(n) + 1) if n % k == 0), n)
 
 
-def _trace_alone(
+def _trace_at(
     f: Callable[..., Any],
     avals: Sequence[Any],
     layouts: Sequence[LayoutMap],
-    ones: Mapping[str, int],
+    group: Mapping[str, int],
     check_vma: bool,
 ) -> Trace:
     try:
-        return trace(f, avals, layouts, ones, check_vma=check_vma)
+        return trace(f, avals, layouts, group, check_vma=check_vma)
     except LayoutError:
         raise
     except Exception as error:
-        axis = next(iter(ones))
+        axis = next(iter(group))
+        shown = ", ".join(f"{axis}={n}" for axis, n in group.items())
         raise LayoutError(
             "LAYOUT_TRACE",
-            f"the function runs on n ranks but not on a group of one: {type(error).__name__}: {error}",
-            because="it was traced on the whole arrays too, where every axis has size 1",
+            f"the function can be traced on the mesh, but not for {shown}: "
+            f"{type(error).__name__}: {error}",
+            because="the check traces it for smaller groups too, and on the whole arrays",
             fixes=(
                 f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant",
             ),

@@ -71,8 +71,10 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     "LAYOUT_RESHAPE": Entry(
         "a reshape, transpose or scatter cuts a block",
         "A dimension that is sliced may be merged or split only where the ranks' blocks stay whole.",
-        "def f(x):\n    return x.T.reshape(32, -1)\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
-        "def f(x):\n    return x.reshape(-1, 4, 4)\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return x[:, :6].reshape(3, -1)\n\n\n"
+        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return x[:, :6].reshape(-1, 3, 2)\n\n\n"
+        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
     ),
     "LAYOUT_SLICE": Entry(
         "a slice, split or concatenation along a sliced dimension",

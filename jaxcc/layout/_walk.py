@@ -260,14 +260,15 @@ class _Walker:
     # Steps ----------------------------------------------------------------------------------------
 
     def _one_sided_n(self, step: Step) -> bool:
-        collective = collective_of(step.op)
-        shape = shape_rule_of(step.op)
+        """Applies a step that only moves or communicates; False if it has to be matched."""
+        collective, shape = collective_of(step.op), shape_rule_of(step.op)
         if collective is None and shape is None:
             return False
-        for slot, out in zip(step.operands, step.results, strict=False):
+        made: list[Held] = []
+        for slot, out in zip(step.operands, step.results, strict=True):
             held = self._read_n(slot)
             if held.relation is None:
-                self.held[out] = held
+                made.append(held)
                 continue
             try:
                 if collective is not None:
@@ -276,26 +277,35 @@ class _Walker:
                     assert shape is not None
                     dims = tuple(shape(step.params, held.relation.dims, out.shape))
                     relation = replace(held.relation, dims=dims)
-                self.held[out] = self._made(step, held, relation, out, keep_name=shape is not None)
             except CutError:
-                self.held[out] = self._bad(step, [held], _cut(step, held), held.base)
+                if computing_rule_of(step.op) is not None:
+                    return False
+                made.append(self._bad(step, held, _cut(step, held)))
             except Refused as refused:
-                self.held[out] = self._bad(step, [held], refused, held.base)
+                made.append(self._bad(step, held, refused))
+            else:
+                made.append(self._made(step, held, relation, moved=shape is not None))
+        self.held.update(zip(step.results, made, strict=True))
         return True
 
     def _one_sided_1(self, step: Step) -> bool:
+        """The same on the side of the group of one, where a collective is the identity."""
         collective = collective_of(step.op)
         shape = shape_rule_of(step.op) if collective is None else collective.alone
         if shape is None:
             return False
-        for slot, out in zip(step.operands, step.results, strict=False):
+        made: list[Whole] = []
+        for slot, out in zip(step.operands, step.results, strict=True):
             whole = self._read_1(slot)
             try:
-                dims = tuple(shape(step.params, whole.dims, out.shape))
+                made.append(
+                    replace(whole, dims=tuple(shape(step.params, whole.dims, out.shape)))
+                )
             except CutError:
-                self.whole[out] = self._alone(out)
-            else:
-                self.whole[out] = replace(whole, dims=dims)
+                if computing_rule_of(step.op) is not None:
+                    return False
+                made.append(self._alone(out))
+        self.whole.update(zip(step.results, made, strict=True))
         return True
 
     def _match(self, step: Step, other: Step) -> None:
@@ -317,7 +327,7 @@ class _Walker:
         else:
             for slot, whole_slot, relation in zip(step.results, other.results, made, strict=True):
                 source = _source(seen, relation)
-                self._pair(slot, whole_slot, self._made(step, source, relation, slot))
+                self._pair(slot, whole_slot, self._made(step, source, relation))
 
     def _apply(
         self, step: Step, other: Step, helds: Sequence[Held], relations: Sequence[Relation]
@@ -374,7 +384,7 @@ class _Walker:
     def _refuse(self, step: Step, other: Step | None, findings: tuple[Finding, ...]) -> None:
         self._effect(step, findings)
         for index, slot in enumerate(step.results):
-            origin = Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
+            origin = _origin(step)
             bad = Held(0, None, origin, origin, findings=findings)
             if other is None:
                 self.held[slot] = replace(bad, base=self._new_base())
@@ -418,7 +428,7 @@ class _Walker:
         if not isinstance(made, Relation) or made.const is None:
             return False
         (slot,) = step.results
-        held = self._made(step, helds[0], made, slot)
+        held = self._made(step, helds[0], made)
         self.held[slot] = replace(held, base=self._new_base(), const=made.const[0])
         return True
 
@@ -434,8 +444,8 @@ class _Walker:
         n, one = self.n.steps, self.one.steps
         if self._corresponds(n[i], one[j]):
             return i, j
-        ahead = [k for k in range(i, len(n)) if not _moves(n[k])][: _LOOK_AHEAD + 1]
-        ahead_1 = [k for k in range(j, len(one)) if not _moves(one[k])][: _LOOK_AHEAD + 1]
+        ahead = [i, *(k for k in range(i + 1, len(n)) if not _moves(n[k]))][: _LOOK_AHEAD + 1]
+        ahead_1 = [j, *(k for k in range(j + 1, len(one)) if not _moves(one[k]))][: _LOOK_AHEAD + 1]
         pairs = [(a, b) for a in range(len(ahead)) for b in range(len(ahead_1)) if a or b]
         for a, b in sorted(pairs, key=lambda pair: (sum(pair), pair)):
             if self._corresponds(n[ahead[a]], one[ahead_1[b]], known_only=True):
@@ -461,43 +471,35 @@ class _Walker:
         )
 
     def _made(
-        self,
-        step: Step,
-        source: Held | None,
-        relation: Relation,
-        out: Slot,
-        *,
-        keep_name: bool = False,
+        self, step: Step, source: Held | None, relation: Relation, *, moved: bool = False
     ) -> Held:
-        """What `step` made of `source`, with the lines where layout and scale last changed."""
-        made = Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
+        """What `step` made of `source`, with the lines where layout and scale last changed.
+
+        A value that was only `moved` keeps its name and its number.
+        """
+        made = _origin(step)
         if source is None or source.relation is None:
             return Held(0, relation, made, made)
         old = source.relation
-        moved = (
+        placed = (
             old.partial != relation.partial
             or old.local != relation.local
             or old.ranks != relation.ranks
         )
-        rescaled = not (same_scale(old.scale, relation.scale))
-        origin = source.origin if keep_name else made
         return Held(
             source.base,
             relation,
-            origin,
-            made if rescaled else source.scaled,
-            const=source.const if keep_name else None,
-            placed=made if moved else source.placed or source.origin,
+            source.origin if moved else made,
+            source.scaled if same_scale(old.scale, relation.scale) else made,
+            const=source.const if moved else None,
+            placed=made if placed else source.placed or source.origin,
         )
 
-    def _bad(self, step: Step, helds: Sequence[Held], refused: Refused, base: int) -> Held:
-        findings = (self._finding(refused, step.line, helds, step),)
-        self._effect_free(step)
-        origin = Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
-        return Held(base, None, origin, origin, findings=findings)
-
-    def _effect_free(self, step: Step) -> None:
-        """Collectives carry only JAX's own named-axis effect, which no one outside sees."""
+    def _bad(self, step: Step, held: Held, refused: Refused) -> Held:
+        """The result of a step that refuses `held`."""
+        findings = (self._finding(refused, step.line, [held], step),)
+        origin = _origin(step)
+        return Held(held.base, None, origin, origin, findings=findings)
 
     def _finding(
         self, refused: Refused, line: Any, helds: Sequence[Held], step: Step | None = None
@@ -518,6 +520,10 @@ class _Walker:
 
     def _group(self) -> str:
         return "ranks " + ", ".join(f"{axis}={n}" for axis, n in self.sizes.items())
+
+
+def _origin(step: Step) -> Origin:
+    return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
 
 
 def _cut(step: Step, held: Held) -> Refused:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._digits import Digits, count, regroup, uniform
-from jaxcc.layout._rules import shape_rule
+from jaxcc.layout._digits import Digits, count, regroup, uniform, whole_dim
+from jaxcc.layout._relation import Relation
+from jaxcc.layout._rules import Equation, Refused, layout_rule, shape_rule
 
 Params = Mapping[str, Any]
 
@@ -22,6 +24,25 @@ def _same(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> S
 @shape_rule("reshape", "squeeze", "expand_dims")
 def _reshape(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> Sequence[Digits]:
     return regroup(dims, out_shape)
+
+
+@layout_rule("reshape")
+def _regrouped(eqn: Equation, x: Relation) -> Relation:
+    """A reshape that cuts digits, such as (3, 4) to (4, 3), of what every rank holds whole."""
+    (shape,), (whole,) = eqn.per_rank.shapes, eqn.whole.shapes
+    out = eqn.per_rank.out_shapes[0]
+    complete = all(
+        digits in (whole_dim(dim, size), uniform(size))
+        for dim, (digits, size) in enumerate(zip(x.dims, whole, strict=True))
+    )
+    if not complete or x.ranks or shape != whole or out != eqn.whole.out_shapes[0]:
+        raise Refused(
+            "LAYOUT_RESHAPE",
+            f"reshape cuts {eqn.name(0)}, which is {eqn.layout(0)}, where its blocks are not whole",
+            because="a block of the result is no block of the whole result",
+            fixes=("keep the sliced dimension, or gather it first",),
+        )
+    return replace(x, dims=tuple(whole_dim(dim, size) for dim, size in enumerate(out)))
 
 
 @shape_rule("transpose")
