@@ -12,13 +12,13 @@ from jax.sharding import Mesh
 
 from jaxcc.layout import LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.program import run as run_program
-from jaxcc.schedule import Source, shard_mapped
+from jaxcc.schedule import Source, place, shard_mapped
 
 _REDUCE = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod}
 
 
 def run(source: Source, args: tuple[Any, ...]) -> Any:
-    """The result for global arrays `args`, computed on one device.
+    """The result for global arrays `args`, computed on one device and laid out as the function's own result.
 
     With `Local` inputs, which a group of one cannot hold, every rank is computed, on the one device.
     """
@@ -26,7 +26,14 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     leaves = [jax.device_put(jnp.asarray(x), device) for x in jax.tree.leaves(args)]
     local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
     outs = _all_ranks(source, leaves) if local else _group_of_one(source, leaves, device)
-    return jax.tree.unflatten(source.program(source.whole).out_tree, outs)
+    # Where the function itself puts them, so that the two can be compared.
+    placed = [
+        y
+        if isinstance(y, jax.core.Tracer)
+        else place(np.asarray(y), layout, np.ndim(y) - len(layout.stacked_axes()), source.mesh)
+        for y, layout in zip(outs, source.out_layouts, strict=True)
+    ]
+    return jax.tree.unflatten(source.program(source.whole).out_tree, placed)
 
 
 def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:

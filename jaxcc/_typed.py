@@ -120,7 +120,11 @@ class TypedFunction:
         shapes = tuple((tuple(jax.numpy.shape(x)), jax.numpy.result_type(x)) for x in leaves)
         key = (tree, shapes, stacked, mesh)
         if key not in self._sources:
-            self._sources[key] = self._checked(mesh, tree, shapes, stacked)
+            try:
+                self._sources[key] = self._checked(mesh, tree, shapes, stacked)
+            except LayoutError as error:
+                # The message says where in the user's code; our frames would only hide it.
+                raise error.with_traceback(None) from None
         return self._sources[key]
 
     def _checked(self, mesh: Any, tree: Any, shapes: Any, stacked: bool) -> tuple[Source, LayoutReport]:

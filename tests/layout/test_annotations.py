@@ -1,0 +1,89 @@
+"""Layouts and shapes from annotations."""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh
+from jaxtyping import Array, Float
+
+from jaxcc.layout import Replicated, Sliced, bind_annotations, bind_shapes, check, on
+from jaxcc.testing import raises_layout
+
+MESH = AbstractMesh((2,), ("tp",))
+
+
+def product(
+    x: Annotated[Float[Array, "*batch k"], Sliced(-1)],
+    w: Annotated[Float[Array, "k 4"], Sliced(0)],
+) -> Annotated[Float[Array, "*batch 4"], Replicated]:
+    return lax.psum(x @ w, "tp")
+
+
+def aval(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def test_layouts_of_parameters_and_result() -> None:
+    ins, out = bind_annotations(product, (aval(3, 5, 6), aval(6, 4)))
+    assert ins == (Sliced(-1), Sliced(0))
+    assert out == Replicated
+
+
+def test_names_bind_across_arguments() -> None:
+    assert bind_shapes(product, (aval(5, 6), aval(6, 4))) == {"k": 6}
+
+
+@pytest.mark.parametrize(
+    "shapes, said",
+    [
+        (((5, 6), (8, 4)), "dimension 'k' is 8, but 6"),
+        (((5, 6), (6, 3)), "dimension '4' is 3, but 4"),
+        (((5, 6), (6,)), "its annotation is 'k 4'"),
+    ],
+)
+def test_shape_that_does_not_fit(shapes: tuple[tuple[int, ...], ...], said: str) -> None:
+    with raises_layout("LAYOUT_SHAPE") as findings:
+        bind_shapes(product, [aval(*shape) for shape in shapes])
+    assert said in findings[0].what
+
+
+def test_result_shape_that_does_not_fit() -> None:
+    def square(
+        x: Annotated[Float[Array, "a b"], Replicated],
+    ) -> Annotated[Float[Array, "a a"], Replicated]:
+        return x.T @ x
+
+    with raises_layout("LAYOUT_SHAPE") as findings:
+        check(square, aval(3, 5), mesh=MESH, in_layouts=(Replicated,))
+    assert "the result has shape (5, 5)" in findings[0].what
+
+
+def test_parameter_without_a_layout() -> None:
+    def f(x: Annotated[jax.Array, on(tp=Sliced(0))], y: jax.Array):
+        return x
+
+    with raises_layout("LAYOUT_ANNOTATION") as findings:
+        bind_annotations(f, (aval(2), aval(2)))
+    assert "'y'" in findings[0].what
+
+
+def test_tuple_of_results() -> None:
+    def f(
+        x: Annotated[jax.Array, Sliced(0)],
+    ) -> tuple[Annotated[jax.Array, Sliced(0)], Annotated[jax.Array, Replicated]]:
+        return x, lax.psum(x.sum(), "tp")
+
+    assert bind_annotations(f, (aval(2),))[1] == (Sliced(0), Replicated)
+    check(f, aval(4), mesh=MESH, in_layouts=(Sliced(0),), out_layouts=(Sliced(0), Replicated))
+
+
+def test_a_global_local_array_has_a_dimension_for_the_ranks() -> None:
+    from jaxcc.layout import Local
+
+    def f(g: Annotated[Float[Array, "k"], Local]):
+        return g
+
+    assert bind_shapes(f, (aval(2, 5),)) == bind_shapes(f, (aval(5),)) == {"k": 5}

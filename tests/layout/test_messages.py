@@ -1,0 +1,122 @@
+"""What a refused program's author reads."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh
+
+from jaxcc.layout import LayoutError, Partial, Replicated, Sliced, check
+
+MESH = AbstractMesh((4,), ("tp",))
+
+
+def aval(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def early(x, w, b):
+    y = x @ w
+    return lax.psum(y + b, "tp")
+
+
+def message(f, *args, **kwargs) -> str:
+    with pytest.raises(LayoutError) as error:
+        check(f, *args, mesh=MESH, **kwargs)
+    return str(error.value)
+
+
+def test_whole_message() -> None:
+    text = message(
+        early, aval(4, 16), aval(16, 8), aval(8), in_layouts=(Sliced(1), Sliced(0), Replicated)
+    )
+    here = early.__code__.co_firstlineno
+    file = early.__code__.co_filename
+    assert text == (
+        "[LAYOUT_COUNTED] 'b' is counted 4 times: it is Replicated over 'tp' and added to a value "
+        "that is Partial(sum) over 'tp'\n"
+        f"  --> {file}:{here + 2}:21 in early\n"
+        f"   {here + 2} |     return lax.psum(y + b, \"tp\")\n"
+        "      |                     ^^^^^\n"
+        f"  operand 0: f32[4,8] Partial(sum)@tp, made by dot_general at {file}:{here + 1}\n"
+        "  operand 1: f32[1,8] Replicated, argument 'b'\n"
+        "  because: the sum over the 4 ranks adds 'b' once for each rank\n"
+        "  fix: add 'b' after the sum over 'tp'\n"
+        "  fix: add 'b' / jax.lax.axis_size('tp')"
+    )
+
+
+def test_a_scale_points_at_the_line_that_made_it() -> None:
+    def twice(x):
+        total = lax.psum(x, "tp")
+        doubled = lax.psum(total, "tp")
+        moved = doubled.T
+        return moved + 0.0
+
+    text = message(twice, aval(4, 8), in_layouts=(Partial(),))
+    line = twice.__code__.co_firstlineno + 2
+    assert "result 0 is 4 times what a group of one returns" in text
+    assert f":{line}:" in text
+
+
+def test_unselected_and_dead_values_are_not_reported() -> None:
+    def dead(x):
+        jnp.tanh(x @ x.T)
+        return lax.psum(x @ x.T, "tp")
+
+    check(dead, aval(4, 8), mesh=MESH, in_layouts=(Sliced(1),))
+
+
+@pytest.mark.parametrize(
+    "kwargs, said",
+    [
+        ({"in_layouts": (Sliced(0), Sliced(0))}, "does not match the structure"),
+        ({"in_layouts": (Sliced(3),)}, "no dimension 3"),
+        ({"in_layouts": (Sliced(0),), "out_layouts": Sliced(4)}, "no dimension 4"),
+        ({"in_layouts": ("rows",)}, "not 'rows'"),
+        ({"in_layouts": (Sliced(0),), "grad": 0}, "grad=0"),
+    ],
+)
+def test_bad_arguments_of_check(kwargs, said) -> None:
+    assert said in message(lambda x: x, aval(4, 8), **kwargs)
+
+
+@pytest.mark.parametrize("mesh", [None, {}, 4])
+def test_bad_mesh(mesh) -> None:
+    with pytest.raises(LayoutError, match="mesh has to be"):
+        check(lambda x: x, aval(4), mesh=mesh, in_layouts=(Replicated,))
+
+
+def test_indivisible() -> None:
+    text = message(lambda x: x, aval(4, 6), in_layouts=(Sliced(1),))
+    assert "dimension 1 of x is 6, which the 4 ranks of axis 'tp' do not divide" in text
+
+
+def test_captured_group_size() -> None:
+    n = 4
+    text = message(lambda x: x.reshape(8 // n, 3) * 2, aval(8, 3), in_layouts=(Sliced(0),))
+    assert "LAYOUT_TRACE" in text and "lax.axis_size('tp')" in text
+
+
+def test_report_shows_the_program() -> None:
+    def f(x, w):
+        y = x @ w
+        return jnp.tanh(lax.psum(y, "tp"))
+
+    report = check(f, aval(4, 16), aval(16, 8), mesh=MESH, in_layouts=(Sliced(1), Sliced(0)))
+    rows = [(line.op, line.type, line.layout, line.bytes) for line in report.lines]
+    assert rows == [
+        ("dot_general", "f32[4,8]", "Partial(sum)@tp", 0),
+        ("psum", "f32[4,8]", "Replicated", 4 * 4 * 8),
+        ("tanh", "f32[4,8]", "Replicated", 0),
+    ]
+    lines = [line.source.line for line in report.lines if line.source]
+    first = f.__code__.co_firstlineno
+    assert lines == [first + 1, first + 2, first + 2]
+    text = str(report)
+    assert text.startswith("rank-invariant for tp=4; tp=2 (check_vma=True)")
+    assert "128 B" in text
+
+
+def test_reshape_that_cuts_digits_of_a_replicated_value() -> None:
+    check(lambda x: jnp.tanh(x.reshape(4, 3)), aval(3, 4), mesh=MESH, in_layouts=(Replicated,))
