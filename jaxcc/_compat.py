@@ -137,12 +137,18 @@ def unify_varying(values: list[Any], axes: tuple[str, ...] = ()) -> list[Any]:
 
     JAX's own functions do this; binding a primitive by hand does not.
     """
-    wanted = set(axes).union(*(varying_axes(x) for x in values))
-    out: list[Any] = []
-    for x in values:
-        missing = tuple(axis for axis in sorted(wanted) if axis not in varying_axes(x))
-        out.append(lax.pcast(x, missing, to="varying") if missing else x)
-    return out
+    wanted = frozenset(axes).union(*(varying_axes(x) for x in values))
+    return [_vary_over(x, wanted) for x in values]
+
+
+def as_varying_as(values: list[Any], types: list[Any]) -> list[Any]:
+    """The values cast so that each varies at least over the axes that its type does."""
+    return [_vary_over(x, varying_axes(t)) for x, t in zip(values, types, strict=True)]
+
+
+def _vary_over(x: Any, axes: frozenset[str]) -> Any:
+    missing = tuple(sorted(axes - varying_axes(x)))
+    return lax.pcast(x, missing, to="varying") if missing else x
 
 
 def traced_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from jaxcc.layout import LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.program import run as run_program
@@ -37,7 +37,12 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
 
 
 def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:
-    program = source.program(source.whole)
+    alone = Mesh(
+        np.asarray(device).reshape((1,) * len(source.sizes)),
+        tuple(source.sizes),
+        axis_types=(AxisType.Auto,) * len(source.sizes),
+    )
+    program = source.program(source.whole, mesh=alone.abstract_mesh)
     whole = []
     for x, layout in zip(leaves, source.in_layouts, strict=True):
         for axis in layout.stacked_axes():
@@ -47,7 +52,7 @@ def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:
         whole.append(jnp.reshape(x, (1,) * len(layout.stacked_axes()) + x.shape))
     mapped = shard_mapped(
         lambda *given: run_program(program, given, check_vma=source.check_vma),
-        Mesh(np.asarray(device).reshape((1,) * len(source.sizes)), tuple(source.sizes)),
+        alone,
         source.in_layouts,
         [len(x.shape) for x in source.leaves()],
         source.out_layouts,
@@ -61,6 +66,9 @@ def _all_ranks(source: Source, leaves: list[Any]) -> list[Any]:
     program = source.program(source.sizes)
 
     def per_rank(*given: Any) -> list[Any]:
+        # Loops keep the mesh that they were traced over, and there is none here; programs without them also run casts.
+        if any(op.has_inner_jaxprs for op in program.ops):
+            return source.flat(given)
         return run_program(program, given, check_vma=False)
 
     function = per_rank

@@ -124,6 +124,21 @@ def test_two_axes_on_either_kind_of_mesh(kind: AxisType) -> None:
     close(jax.jit(product)(x, w), x.astype(np.float64) @ w)
 
 
+def test_loops_and_branches_run_and_have_a_reference() -> None:
+    def f(x: Any, y: Any) -> Any:
+        looped = lax.fori_loop(0, 3, lambda i, c: c * 2 + y, y)
+        return lax.psum(x, "tp") + lax.cond(y[0] > 0, jnp.sin, jnp.cos, looped)
+
+    typed = jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated), out_layouts=Replicated)(f)
+    whole = jaxcc.typed(mesh=mesh_of(2), in_layouts=(Partial(), Replicated))(f)
+    x, y = normal(2, 4), normal(4)
+    looped = 15 * y.astype(np.float64)
+    expected = x.astype(np.float64).sum(0) + (np.sin if y[0] > 0 else np.cos)(looped)
+    for g in (typed, whole):
+        close(g(x, y), expected)
+        close(g.reference(x, y), expected)
+
+
 def test_local_is_the_function_itself() -> None:
     mesh = mesh_of(4)
     mapped = jax.shard_map(

@@ -13,8 +13,8 @@ def explain(code: str, *, as_json: bool) -> int:
     """Shows what `code` means; codes are as errors show them, in either case."""
     wanted = code.upper().strip("[]")
     if wanted not in catalogue.CODES:
-        near = difflib.get_close_matches(wanted, catalogue.CODES, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        near = difflib.get_close_matches(wanted, catalogue.CODES, n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"there is no error code {code!r}{hint}")
     text = catalogue.explain(wanted)
     output = Output(as_json)

@@ -1,6 +1,5 @@
 """What a value is: layouts, traces, rules, the checker and its errors."""
 
-from jaxcc.layout import _catalogue as catalogue
 from jaxcc.layout._annotations import bind_annotations as bind_annotations
 from jaxcc.layout._annotations import bind_shapes as bind_shapes
 from jaxcc.layout._annotations import layouts_from_annotations as layouts_from_annotations

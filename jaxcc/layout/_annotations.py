@@ -1,7 +1,7 @@
 """Layouts from annotations: `x: Annotated[Float[Array, "b d"], Sliced(1)]`.
 
-jaxtyping's names stand for whole sizes and bind across the arguments and the result. Only the annotation's text is read,
-so jaxtyping itself is not imported.
+jaxtyping's names stand for whole sizes and bind across the arguments and the result. Only the
+annotation's text is read, so jaxtyping itself is not imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ AnyLayout = Layout | LayoutMap
 
 
 def layouts_from_annotations(f: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
-    """The layouts that `f`'s annotations state: by parameter, and of the result (None if it has none).
+    """The layouts that `f`'s annotations state: by parameter, and of the result (None if it has
+    none).
 
     A parameter without a layout is left out. A result that is a `tuple[...]` gives a tuple.
     """
@@ -36,7 +37,8 @@ def bind_annotations(f: Callable[..., Any], args: Sequence[Any]) -> tuple[tuple[
     """`(in_layouts, out_layouts)` for positional `args`, whose shapes must fit the annotations.
 
     Raises:
-      LayoutError: LAYOUT_ANNOTATION if a parameter states no layout, LAYOUT_SHAPE if a shape does not fit.
+      LayoutError: LAYOUT_ANNOTATION if a parameter states no layout, LAYOUT_SHAPE if a shape does
+        not fit.
     """
     parameters, result = layouts_from_annotations(f)
     names = _argument_parameters(f, len(args))
@@ -93,7 +95,8 @@ def _hints(f: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(f, include_extras=True)
     except (NameError, TypeError):
-        # An annotation that names something imported for type checkers only; it cannot hold a layout.
+        # An annotation that names something imported for type checkers only; it cannot hold a
+        # layout.
         return {}
 
 

@@ -26,7 +26,8 @@ def check(
     grad: int | tuple[int, ...] | None = None,
     grads: Literal["summed", "pending"] = "summed",
 ) -> LayoutReport:
-    """Checks that `f` computes the same on a group of one and on the groups of `mesh`; needs no devices.
+    """Checks that `f` computes the same on a group of one and on the groups of `mesh`; needs no
+    devices.
 
     Args:
       f: the per-rank function of positional arguments.
@@ -74,10 +75,13 @@ def check(
         found = walk(traced, alone, layouts, names, outs)
         if found.findings:
             raise LayoutError.of(found.findings)
-        result = result or found
+        if result is None:
+            result = found
+            outs = [out for out in found.out_layouts if out is not None]
     projected = _without_local(layouts, sizes)
     if projected is not None:
-        # With the Local axes at size 1 nothing is Local, and the other axes can be held to the full promise.
+        # With the Local axes at size 1 nothing is Local, and the other axes can be held to the full
+        # promise.
         held = _trace_at(f, avals, layouts, projected, check_vma)
         plain = [_replicated_over_local(layout) for layout in layouts]
         local_outs = None if outs is None else [_replicated_over_local(out) for out in outs]
@@ -109,7 +113,8 @@ def mesh_sizes(mesh: Any) -> dict[str, int]:
 
 
 def _positive(layout: LayoutMap, leaf: Any) -> LayoutMap:
-    """Negative dimensions counted from the front; a dimension that is not there is left for `trace` to refuse."""
+    """Negative dimensions counted from the front; a dimension that is not there is left for `trace`
+    to refuse."""
     ndim = len(leaf.shape)
     return LayoutMap(
         tuple(
@@ -160,7 +165,8 @@ def _trace_at(
             f"{type(error).__name__}: {error}",
             because="the check traces it for smaller groups too, and on the whole arrays",
             fixes=(
-                f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant",
+                f"take the group's size from jax.lax.axis_size('{axis}'), not from a "
+                f"Python constant",
             ),
         ) from error
 
@@ -183,7 +189,8 @@ def _declared(
             if isinstance(one, Sliced) and not -aval.ndim <= one.dim < aval.ndim:
                 raise LayoutError(
                     "LAYOUT_ARGUMENT",
-                    f"result {index} has shape {tuple(aval.shape)}, which has no dimension {one.dim}",
+                    f"result {index} has shape {tuple(aval.shape)}, which has no "
+                    f"dimension {one.dim}",
                 )
     return [_positive(layout, aval) for layout, aval in zip(flat, avals, strict=True)]
 
@@ -208,7 +215,8 @@ def _notes(layouts: Sequence[LayoutMap]) -> tuple[str, ...]:
     notes: list[str] = []
     if local:
         notes.append(
-            f"inputs are Local over {', '.join(local)}: what comes from them is what its layout says, "
+            f"inputs are Local over {', '.join(local)}: what comes from them is what its "
+            f"layout says, "
             "and no group of one can hold it"
         )
     if partial:

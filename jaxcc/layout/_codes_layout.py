@@ -7,59 +7,70 @@ from collections.abc import Mapping
 from jaxcc.layout._codes import Entry
 
 _ROWS = "check(f, x, w, b, mesh=mesh, in_layouts=(Sliced(1), Sliced(0), Replicated))\n"
+_ROWS_TO_WHOLE = _ROWS.replace("))\n", "), out_layouts=Replicated)\n")
+_BY_ROWS = "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n"
+_BY_COLUMNS = "check(f, x, mesh=mesh, in_layouts=(Sliced(1),))\n"
 
 LAYOUT_CODES: Mapping[str, Entry] = {
     "LAYOUT_COUNTED": Entry(
         "a Replicated value is added to a pending sum",
-        "A product over a sliced contraction is Partial: its sum over the ranks is the value. What every "
-        "rank adds before that sum is counted once for each rank. Add it after the sum, or divide it by "
+        "A product over a sliced contraction is Partial: its sum over the ranks is the "
+        "value. What every "
+        "rank adds before that sum is counted once for each rank. Add it after the sum, or "
+        "divide it by "
         "the number of ranks.",
         'def f(x, w, b):\n    return lax.psum(x @ w + b, "tp")\n\n\n' + _ROWS,
         'def f(x, w, b):\n    return lax.psum(x @ w, "tp") + b\n\n\n' + _ROWS,
     ),
     "LAYOUT_PARTIAL_NONLINEAR": Entry(
         "a function that is not linear is applied to a pending sum",
-        "The gelu of a sum is not the sum of gelus. Only linear operations commute with a pending sum, "
+        "The gelu of a sum is not the sum of gelus. Only linear operations commute with a "
+        "pending sum, "
         "and only increasing ones with a pending maximum. Reduce the value first.",
         'def f(x, w, b):\n    return lax.psum(jax.nn.gelu(x @ w), "tp") + b\n\n\n' + _ROWS,
         'def f(x, w, b):\n    return jax.nn.gelu(lax.psum(x @ w, "tp")) + b\n\n\n' + _ROWS,
     ),
     "LAYOUT_RESULT_PARTIAL": Entry(
         "a value is returned while its reduction is pending",
-        "Each rank returns only its own term. Reduce it (psum, psum_scatter), or declare the result "
+        "Each rank returns only its own term. Reduce it (psum, psum_scatter), or declare "
+        "the result "
         "Partial if the caller does.",
-        "def f(x, w, b):\n    return x @ w\n\n\n" + _ROWS.replace("))\n", "), out_layouts=Replicated)\n"),
-        'def f(x, w, b):\n    return lax.psum(x @ w, "tp")\n\n\n'
-        + _ROWS.replace("))\n", "), out_layouts=Replicated)\n"),
+        "def f(x, w, b):\n    return x @ w\n\n\n" + _ROWS_TO_WHOLE,
+        'def f(x, w, b):\n    return lax.psum(x @ w, "tp")\n\n\n' + _ROWS_TO_WHOLE,
     ),
     "LAYOUT_SCALE": Entry(
         "a value is a multiple of what one rank computes",
-        "The checker follows the ratio of each value on n ranks to the same value on one. A psum of what "
-        "every rank holds, or of the ranks' means, makes it n; a pmean of the ranks' sums makes it 1/n. "
+        "The checker follows the ratio of each value on n ranks to the same value on one. "
+        "A psum of what "
+        "every rank holds, or of the ranks' means, makes it n; a pmean of the ranks' sums "
+        "makes it 1/n. "
         "Results must have ratio 1, and so must what enters a function that does not pass a factor "
         "through, such as exp.",
-        'def f(x):\n    return lax.psum(x.mean(), "tp")\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n',
-        'def f(x):\n    return lax.pmean(x.mean(), "tp")\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n',
+        'def f(x):\n    return lax.psum(x.mean(), "tp")\n\n\n' + _BY_ROWS,
+        'def f(x):\n    return lax.pmean(x.mean(), "tp")\n\n\n' + _BY_ROWS,
     ),
     "LAYOUT_MISMATCH": Entry(
         "operands are different parts of the whole",
-        "On every rank, element i of one operand must belong to element i of the other. Rows of one "
+        "On every rank, element i of one operand must belong to element i of the other. "
+        "Rows of one "
         "matrix and columns of another do so only on the diagonal.",
-        "def f(x, w):\n    return x @ w\n\n\ncheck(f, x, w, mesh=mesh, in_layouts=(Sliced(0), Sliced(1)))\n",
-        "def f(x, w):\n    return x @ w\n\n\ncheck(f, x, w, mesh=mesh, in_layouts=(Replicated, Sliced(1)))\n",
+        "def f(x, w):\n    return x @ w\n\n\ncheck(f, x, w, mesh=mesh, "
+        "in_layouts=(Sliced(0), Sliced(1)))\n",
+        "def f(x, w):\n    return x @ w\n\n\ncheck(f, x, w, mesh=mesh, "
+        "in_layouts=(Replicated, Sliced(1)))\n",
     ),
     "LAYOUT_SUM_OF_SLICES": Entry(
         "different slices are reduced with one another",
-        "psum adds what the ranks hold. If each holds another block of an array, the blocks are added to "
+        "psum adds what the ranks hold. If each holds another block of an array, the "
+        "blocks are added to "
         "one another. To put them together, gather them.",
-        'def f(x):\n    return lax.psum(x, "tp")\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n',
-        "def f(x):\n"
-        '    return lax.all_gather(x, "tp", axis=0, tiled=True)\n\n\n'
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        'def f(x):\n    return lax.psum(x, "tp")\n\n\n' + _BY_ROWS,
+        'def f(x):\n    return lax.all_gather(x, "tp", axis=0, tiled=True)\n\n\n' + _BY_ROWS,
     ),
     "LAYOUT_RESULT": Entry(
         "a result is not what its layout says",
-        "The result's blocks are not the blocks of the whole result: it was gathered or scattered along "
+        "The result's blocks are not the blocks of the whole result: it was gathered or "
+        "scattered along "
         "another dimension, or its layout is another one than declared.",
         "def f(x):\n"
         '    return lax.all_gather(x, "tp", axis=1, tiled=True).reshape(8, 16)\n\n\n'
@@ -70,52 +81,48 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_RESHAPE": Entry(
         "a reshape, transpose or scatter cuts a block",
-        "A dimension that is sliced may be merged or split only where the ranks' blocks stay whole.",
-        "def f(x):\n    return x[:, :6].reshape(3, -1)\n\n\n"
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
-        "def f(x):\n    return x[:, :6].reshape(-1, 3, 2)\n\n\n"
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "A dimension that is sliced may be merged or split only where the ranks' blocks "
+        "stay whole.",
+        "def f(x):\n    return x[:, :6].reshape(3, -1)\n\n\n" + _BY_ROWS,
+        "def f(x):\n    return x[:, :6].reshape(-1, 3, 2)\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_SLICE": Entry(
         "a slice, split or concatenation along a sliced dimension",
-        "The same positions of a rank's block and of the whole are other elements. A packed [q k v] that "
+        "The same positions of a rank's block and of the whole are other elements. A "
+        "packed [q k v] that "
         "is sliced as a whole has to be packed as (3, heads) instead, so that each part is sliced.",
-        "def f(x):\n    return x[:, :2]\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(1),))\n",
-        "def f(x):\n    return x[:, :2]\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return x[:, :2]\n\n\n" + _BY_COLUMNS,
+        "def f(x):\n    return x[:, :2]\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_NEEDS_WHOLE_DIM": Entry(
         "an operation along a dimension of which a rank holds a part",
         "cumsum, sort, argmax and the like need all of the dimension, in order. Gather it first.",
-        "def f(x):\n    return jnp.cumsum(x, axis=0)\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
-        "def f(x):\n    return jnp.cumsum(x, axis=1)\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return jnp.cumsum(x, axis=0)\n\n\n" + _BY_ROWS,
+        "def f(x):\n    return jnp.cumsum(x, axis=1)\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_RANK_INDEX": Entry(
         "numbers that count a rank's own block",
         "arange over a rank's block starts at 0 on every rank. Compute positions from the whole "
         "dimension, or pass them as a sliced argument.",
-        "def f(x):\n    return x + jnp.arange(x.shape[0])[:, None]\n\n\n"
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return x + jnp.arange(x.shape[0])[:, None]\n\n\n" + _BY_ROWS,
         "def f(x, rows):\n    return x + rows[:, None]\n\n\n"
         "check(f, x, b, mesh=mesh, in_layouts=(Sliced(0), Sliced(0)))\n",
     ),
     "LAYOUT_STRUCTURE": Entry(
         "the program takes another path on one rank than on n",
-        "A Python `if` on the group's size, or a captured array that depends on it, makes two programs "
+        "A Python `if` on the group's size, or a captured array that depends on it, makes "
+        "two programs "
         "of one. The checker matches the equations of both and found one without a partner.",
-        "def f(x):\n"
-        '    return jnp.sin(x) if lax.axis_size("tp") > 1 else x\n\n\n'
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
-        "def f(x):\n    return jnp.sin(x)\n\n\ncheck(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        'def f(x):\n    return jnp.sin(x) if lax.axis_size("tp") > 1 else x\n\n\n' + _BY_ROWS,
+        "def f(x):\n    return jnp.sin(x)\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_TRACE": Entry(
         "the function cannot be traced on a group of one",
-        "The check runs the function's trace on the whole arrays too. A group size that is a Python "
+        "The check runs the function's trace on the whole arrays too. A group size that is "
+        "a Python "
         "constant does not fit there; lax.axis_size does.",
-        "def f(x):\n    return x.reshape(2, 16) * 2.0\n\n\n"
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
-        "def f(x):\n"
-        '    return x.reshape(8 // lax.axis_size("tp"), 16) * 2.0\n\n\n'
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n",
+        "def f(x):\n    return x.reshape(2, 16) * 2.0\n\n\n" + _BY_ROWS,
+        'def f(x):\n    return x.reshape(8 // lax.axis_size("tp"), 16) * 2.0\n\n\n' + _BY_ROWS,
     ),
     "LAYOUT_INDIVISIBLE": Entry(
         "the ranks do not divide a sliced dimension",
@@ -136,13 +143,16 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_SHAPE": Entry(
         "a shape does not fit its annotation",
-        "jaxtyping's names stand for whole sizes and have one value in all arguments and the result.",
+        "jaxtyping's names stand for whole sizes and have one value in all arguments and "
+        "the result.",
         "from typing import Annotated\n\nfrom jaxtyping import Array, Float\n\n\n"
-        'def f(x: Annotated[Float[Array, "r k"], Replicated], w: Annotated[Float[Array, "r c"], Replicated]):\n'
+        'def f(x: Annotated[Float[Array, "r k"], Replicated], w: Annotated[Float[Array, "r '
+        'c"], Replicated]):\n'
         "    return x @ w\n\n\n"
         "jaxcc.typed(mesh=mesh)(f).check(x, w)\n",
         "from typing import Annotated\n\nfrom jaxtyping import Array, Float\n\n\n"
-        'def f(x: Annotated[Float[Array, "r k"], Replicated], w: Annotated[Float[Array, "k c"], Replicated]):\n'
+        'def f(x: Annotated[Float[Array, "r k"], Replicated], w: Annotated[Float[Array, "k '
+        'c"], Replicated]):\n'
         "    return x @ w\n\n\n"
         "jaxcc.typed(mesh=mesh)(f).check(x, w)\n",
     ),
@@ -151,24 +161,24 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "Without in_layouts, every parameter has to be annotated: Annotated[Array, Sliced(0)].",
         "@jaxcc.typed(mesh=mesh)\ndef f(x):\n    return x\n\n\nf.check(x)\n",
         "from typing import Annotated\n\n\n"
-        "@jaxcc.typed(mesh=mesh)\ndef f(x: Annotated[jax.Array, Sliced(0)]):\n    return x\n\n\nf.check(x)\n",
+        "@jaxcc.typed(mesh=mesh)\ndef f(x: Annotated[jax.Array, Sliced(0)]):\n    return "
+        "x\n\n\nf.check(x)\n",
     ),
     "LAYOUT_NO_MESH": Entry(
         "a typed function has no mesh",
         "Give jaxcc.typed a mesh, or call it where jax.set_mesh is in force.",
         "@jaxcc.typed(in_layouts=(Sliced(0),))\ndef f(x):\n    return x\n\n\nf.check(x)\n",
-        "@jaxcc.typed(mesh=mesh, in_layouts=(Sliced(0),))\ndef f(x):\n    return x\n\n\nf.check(x)\n",
+        "@jaxcc.typed(mesh=mesh, in_layouts=(Sliced(0),))\ndef f(x):\n    return "
+        "x\n\n\nf.check(x)\n",
     ),
     "LAYOUT_NO_RULE": Entry(
         "a primitive that no layout rule covers",
-        "The checker never guesses. A primitive without a rule is accepted only where all operands are "
+        "The checker never guesses. A primitive without a rule is accepted only where all "
+        "operands are "
         "Replicated and equal to those of a group of one, and it has no effect. "
         "jaxcc.register_layout_rule adds a rule for a primitive of your own.",
-        "def f(x):\n    return jnp.linalg.cholesky(x @ x.T)\n\n\n"
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(1),))\n",
-        "def f(x):\n"
-        '    return jnp.linalg.cholesky(lax.psum(x @ x.T, "tp"))\n\n\n'
-        "check(f, x, mesh=mesh, in_layouts=(Sliced(1),))\n",
+        "def f(x):\n    return jnp.linalg.cholesky(x @ x.T)\n\n\n" + _BY_COLUMNS,
+        'def f(x):\n    return jnp.linalg.cholesky(lax.psum(x @ x.T, "tp"))\n\n\n' + _BY_COLUMNS,
     ),
     "LAYOUT_UNSUPPORTED": Entry(
         "something that this release does not check",
@@ -181,7 +191,8 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_RULE": Entry(
         "a layout rule contradicts the shapes",
-        "A rule that was registered with jaxcc.register_layout_rule returned a relation whose shape is "
+        "A rule that was registered with jaxcc.register_layout_rule returned a relation "
+        "whose shape is "
         "not that of the result. jaxcc.testing.rulecheck tests a rule.",
     ),
     "LAYOUT_AXIS": Entry(

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from jaxcc.layout._codes import Entry
 
 _SCHEDULE = {
-    "ARGUMENT": ("a verb or a compiled schedule got something it does not take", "The message says what."),
+    "ARGUMENT": (
+        "a verb or a compiled schedule got something it does not take",
+        "The message says what.",
+    ),
     "CHANGES_RESULT": (
         "a step would change what the program computes",
-        "Every step is checked like a program. The message is the checker's, for the rewritten program.",
+        "Every step is checked like a program. The message is the checker's, for the "
+        "rewritten program.",
     ),
     "CYCLE": (
         "operations would wait for one another",
@@ -18,7 +22,8 @@ _SCHEDULE = {
     ),
     "INDIVISIBLE": (
         "the ranks do not divide a dimension",
-        "A reduce-scatter gives every rank an equal block. Pad the dimension or scatter another one.",
+        "A reduce-scatter gives every rank an equal block. Pad the dimension or scatter "
+        "another one.",
     ),
     "NOT_DEPENDENT": (
         "an all-gather is moved past an operation that does not read it",
@@ -32,7 +37,10 @@ _SCHEDULE = {
         "an operation does not treat every element by itself",
         "On a slice it would see a part of what it needs. Only pointwise operations run on slices.",
     ),
-    "NO_COLLECTIVE": ("a fusion without a collective", "fuse joins a collective and what surrounds it."),
+    "NO_COLLECTIVE": (
+        "a fusion without a collective",
+        "fuse joins a collective and what surrounds it.",
+    ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
@@ -43,7 +51,8 @@ _SCHEDULE = {
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",
-        "split acts on a sum over one axis, reorder on an all-gather; the message says what it found.",
+        "split acts on a sum over one axis, reorder on an all-gather; the message says "
+        "what it found.",
     ),
 }
 
@@ -88,20 +97,32 @@ _CODEGEN = {
 }
 
 _BACKEND = {
-    "ARGUMENT": ("a fused call got tensors that differ in kind", "All have equally many operands and results."),
+    "ARGUMENT": (
+        "a fused call got tensors that differ in kind",
+        "All have equally many operands and results.",
+    ),
     "AXIS": ("an axis that the mesh does not have", "The message lists the mesh's axes."),
     "DISAGREE": (
         "processes of one group are about to run different collectives",
         "Shapes, dtypes and the order of calls have to be the same on every rank.",
     ),
-    "DTYPE": ("a backend does not have this reduction of this dtype", "Cast, or use backend='xla'."),
+    "DTYPE": (
+        "a backend does not have this reduction of this dtype",
+        "Cast, or use backend='xla'.",
+    ),
     "KERNEL": ("a kernel cannot be loaded", "The loader's message is shown."),
     "MESH": (
         "the host backend does not know the group's devices",
         "Inside shard_map JAX does not tell them. Pass mesh=.",
     ),
-    "MPI_DEVICES": ("the mpi backend needs one device in each process", "Start a process for each rank."),
-    "MPI_GROUP": ("the mpi backend runs over all processes", "The group and MPI have different sizes."),
+    "MPI_DEVICES": (
+        "the mpi backend needs one device in each process",
+        "Start a process for each rank.",
+    ),
+    "MPI_GROUP": (
+        "the mpi backend runs over all processes",
+        "The group and MPI have different sizes.",
+    ),
     "MPI_MISSING": ("mpi4jax or mpi4py is not installed", "The message says how to install them."),
     "NOT_BUILT": (
         "jaxcc was installed without its C++ part",
@@ -121,11 +142,15 @@ _BACKEND = {
     ),
     "NO_MESH": ("a fused optimizer has no mesh", "Pass mesh=, or run under jax.set_mesh."),
     "RANKS": ("a group is too large for the host backend", "Use backend='xla'."),
-    "SETTING": ("an environment variable has a value that it does not take", "The message lists them."),
+    "SETTING": (
+        "an environment variable has a value that it does not take",
+        "The message lists them.",
+    ),
     "SIZE": ("more elements than one MPI call counts", "Reduce the array in parts."),
     "TIMEOUT": (
         "the other ranks did not come",
-        "Every wait is bounded. Trace and run the same program on every rank, or raise JAXCC_TIMEOUT_S.",
+        "Every wait is bounded. Trace and run the same program on every rank, or raise "
+        "JAXCC_TIMEOUT_S.",
     ),
     "UNKNOWN": ("there is no such backend", "The message lists them."),
 }

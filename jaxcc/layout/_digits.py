@@ -1,7 +1,7 @@
 """Mixed-radix digits of an array index: which part of the whole index a per-rank dimension walks.
 
-A digit `(dim, stride, size)` is `index[dim] // stride % size`. A list of digits, major first, is one number;
-dimension 3 of `f32[8, 4, 16]` seen as a whole is the single digit `(2, 1, 16)`.
+A digit `(dim, stride, size)` is `index[dim] // stride % size`. A list of digits, major first, is
+one number; dimension 3 of `f32[8, 4, 16]` seen as a whole is the single digit `(2, 1, 16)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ UNIFORM = -1
 """The `dim` of a digit along which the value does not change."""
 
 PER_RANK = -2
-"""The `dim` of a digit that counts ranks whose own values lie side by side: no whole index walks it."""
+"""The `dim` of a digit that counts ranks whose own values lie side by side: no whole index walks
+it."""
 
 
 class Digit(NamedTuple):
@@ -78,7 +79,8 @@ def normal(digits: Iterable[Digit]) -> Digits:
 
 
 def cut(digit: Digit, size: int) -> tuple[Digit, Digit]:
-    """The leading `size` values' digit and the rest: `(d, s, 12)` cut at 3 is `(d, 4s, 3), (d, s, 4)`."""
+    """The leading `size` values' digit and the rest: `(d, s, 12)` cut at 3 is `(d, 4s, 3), (d, s,
+    4)`."""
     if size == 0 or digit.size % size:
         raise CutError
     rest = digit.size // size
@@ -152,7 +154,8 @@ def distinct(digits: Iterable[Digit]) -> bool:
 
 
 def rebase(digits: Digits, view: Sequence[Digits]) -> Digits:
-    """`digits` of an array's index as digits of the index of a reshaped or transposed view of it."""
+    """`digits` of an array's index as digits of the index of a reshaped or transposed view of
+    it."""
     out: list[Digit] = []
     for digit in digits:
         out += [digit] if not digit.named else _rebase_one(digit, view)

@@ -1,4 +1,5 @@
-"""The errors that jaxcc raises, and how one is shown: the user's line, the operands, why, and what to do."""
+"""The errors that jaxcc raises, and how one is shown: the user's line, the operands, why, and what
+to do."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from jaxcc._compat import SourceLine
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: `code` is its entry in the catalogue, `what` one sentence about this case."""
+    """One thing that is wrong: `code` is its entry in the catalogue, `what` one sentence about this
+    case."""
 
     code: str
     what: str
@@ -45,7 +47,8 @@ def _frame(line: SourceLine) -> str:
 
 
 class JaxccError(Exception):
-    """Base of every error that jaxcc raises; `code` names its entry in the catalogue (`jaxcc explain CODE`)."""
+    """Base of every error that jaxcc raises; `code` names its entry in the catalogue (`jaxcc
+    explain CODE`)."""
 
     def __init__(
         self,

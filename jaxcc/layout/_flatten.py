@@ -1,6 +1,7 @@
 """A trace as one straight list of steps: calls that JAX only uses to group equations are opened.
 
-A jitted function that is called twice has one jaxpr, so a jaxpr's variable does not name a value; a `Slot` does.
+A jitted function that is called twice has one jaxpr, so a jaxpr's variable does not name a value; a
+`Slot` does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _CALLS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """One value of one run of the program, by identity: an input, a constant, a literal or a result.
+    """One value of one run of the program, by identity: an input, a constant, a literal or a
+    result.
 
     Attributes:
       shape: per-rank shape.
@@ -106,7 +108,8 @@ def _open(
     for eqn in eqns:
         op = _compat.op_name(eqn)
         operands = tuple(_read(atom, scope) for atom in eqn.invars)
-        # Equations inside jnp's own jitted functions have no user frame: the call's line and name stand for them.
+        # Equations inside jnp's own jitted functions have no user frame: the call's line and name
+        # stand for them.
         own = _compat.source_line(eqn)
         here = own or line
         inner = list(_compat.inner_jaxprs(eqn)) if op in _CALLS else []

@@ -91,6 +91,9 @@ class LayoutMap(Mapping[str, Layout]):
     def __getitem__(self, axis: str) -> Layout:
         return dict(self.items_).get(axis, Replicated)
 
+    def __contains__(self, axis: object) -> bool:
+        return any(axis == name for name, _ in self.items_)
+
     def __iter__(self) -> Iterator[str]:
         return iter(axis for axis, _ in self.items_)
 
@@ -101,7 +104,8 @@ class LayoutMap(Mapping[str, Layout]):
         return "on(" + ", ".join(f"{axis}={layout!r}" for axis, layout in self.items_) + ")"
 
     def describe(self) -> str:
-        """How messages and listings show it: `Sliced(0)@tp`, with several axes joined by a space."""
+        """How messages and listings show it: `Sliced(0)@tp`, with several axes joined by a
+        space."""
         shown = [f"{layout!r}@{axis}" for axis, layout in self.items_ if layout != Replicated]
         return " ".join(shown) or "Replicated"
 
@@ -139,7 +143,8 @@ def as_map(layout: Layout | LayoutMap, axes: Sequence[str]) -> LayoutMap:
         if len(axes) != 1:
             raise LayoutError(
                 "LAYOUT_ARGUMENT",
-                f"a bare {layout!r} needs a mesh with one axis, but this one has {', '.join(axes)}; "
+                f"a bare {layout!r} needs a mesh with one axis, but this one has "
+                f"{', '.join(axes)}; "
                 f"write on({axes[0]}={layout!r})",
             )
         return LayoutMap(((axes[0], layout),))
@@ -164,7 +169,8 @@ def flatten_layouts(layouts: Any, tree: Any, axes: Sequence[str], what: str) -> 
 def to_spec(layout: LayoutMap, ndim: int) -> PartitionSpec:
     """The PartitionSpec of a global array with `ndim` whole dimensions.
 
-    Local and Partial axes shard a leading dimension of size n each, before the array's own dimensions.
+    Local and Partial axes shard a leading dimension of size n each, before the array's own
+    dimensions.
     """
     dims: list[list[str]] = [[] for _ in range(ndim)]
     for axis, one in layout.items_:

@@ -136,7 +136,9 @@ class _Output:
             return self.finding(
                 "LAYOUT_RESULT_PARTIAL",
                 f"{self.name} is returned while it is still Partial({op}) over '{axis}'",
-                because=f"each rank holds only its own term of the {op}; the layout says {declared!r}",
+                because=(
+                    f"each rank holds only its own term of the {op}; the layout says {declared!r}"
+                ),
                 fixes=(f"jax.lax.{collective}(..., '{axis}') before it is returned",),
             )
         return None

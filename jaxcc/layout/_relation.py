@@ -1,9 +1,10 @@
 """How a per-rank value relates to the value that a group of one computes.
 
 `v` on n ranks is related to `w` on one rank by: for every rank r and per-rank index i,
-`v_r[i] == scale * w[o]` for *every* whole index o whose digits agree with those that i walks and r selects.
-A digit of o that nobody names does not matter: w is uniform along it. Along an axis over which v is neither sliced,
-pending nor Local, all ranks hold the same v; along a uniform digit v itself does not change. Over pending axes v is first reduced, so they all have one operation.
+`v_r[i] == scale * w[o]` for *every* whole index o whose digits agree with those that i walks and r
+selects. A digit of o that nobody names does not matter: w is uniform along it. Along an axis over
+which v is neither sliced, pending nor Local, all ranks hold the same v; along a uniform digit v
+itself does not change. Over pending axes v is first reduced, so they all have one operation.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from jaxcc.layout._layouts import (
 )
 
 ANY_SCALE = math.inf
-"""The scale of 0 and of infinities, which any ratio multiplies to themselves; it also stands for no claim
+"""The scale of 0 and of infinities, which any ratio multiplies to themselves; it also stands for no
+claim
 about the size of a value that comes from a Local one, which a group of one cannot hold."""
 
 NO_SCALE = math.nan

@@ -100,7 +100,8 @@ def layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule]:
 
 
 register_layout_rule = layout_rule
-"""Public name: `@jaxcc.register_layout_rule("my_primitive")` over `rule(eqn, *relations) -> relation`."""
+"""Public name: `@jaxcc.register_layout_rule("my_primitive")` over `rule(eqn, *relations) ->
+relation`."""
 
 
 def shape_rule(*names: str) -> Callable[[ShapeRule], ShapeRule]:

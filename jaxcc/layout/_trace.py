@@ -90,6 +90,7 @@ def trace(
     sizes: Mapping[str, int],
     *,
     check_vma: bool = True,
+    mesh: AbstractMesh | None = None,
 ) -> Trace:
     """Traces `f` as one rank of a mesh with these `sizes` sees it.
 
@@ -98,10 +99,15 @@ def trace(
       args: positional arguments; leaves have the whole `.shape` and `.dtype`.
       layouts: one per leaf of `args`.
       sizes: ranks along each mesh axis, in the mesh's order.
-      check_vma: the flag of `jax.shard_map` under which the program will run; it changes what `psum` means to `grad`.
+      check_vma: the flag of `jax.shard_map` under which the program will run; it changes what
+        `psum` means to `grad`.
+      mesh: the mesh of these sizes that the equations will run on, if they will; the bodies of
+        loops keep it.
     """
     axes = tuple(sizes)
-    mesh = AbstractMesh(tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
+    mesh = mesh or AbstractMesh(
+        tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes)
+    )
     leaves, in_tree = jax.tree.flatten(tuple(args))
     names = argument_names(f, args)
     specs: list[PartitionSpec] = []
@@ -137,7 +143,8 @@ def trace(
 
 
 def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:
-    """Gives `y` the one form that shard_map accepts of any value: varying, with a dimension for the ranks."""
+    """Gives `y` the one form that shard_map accepts of any value: varying, with a dimension for the
+    ranks."""
     y = jax.numpy.asarray(y)[None]
     if not check_vma:
         return y

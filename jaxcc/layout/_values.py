@@ -50,7 +50,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Whole:
-    """A value of the group of one: the matched pair it comes from, and which of its digits each dimension walks."""
+    """A value of the group of one: the matched pair it comes from, and which of its digits each
+    dimension walks."""
 
     base: int
     dims: tuple[Digits, ...]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutMap, Trace
@@ -18,13 +19,14 @@ _ALL_REDUCES: Mapping[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
 def program_of(
     trace: Trace,
+    mesh: AbstractMesh,
     *,
     name: str,
     in_names: Sequence[str],
     in_layouts: Sequence[LayoutMap],
     out_layouts: Sequence[LayoutMap],
 ) -> Program:
-    """The trace as a program; `out_layouts` has one layout per leaf of the result."""
+    """The trace, made over `mesh`, as a program; `out_layouts` has one layout per leaf of the result."""
     builder = _Builder(in_names)
     values: dict[Any, Operand] = dict(zip(trace.invars, in_names, strict=True))
     values.update((var, Constant(value)) for var, value in trace.consts.items())
@@ -33,7 +35,7 @@ def program_of(
     outputs = tuple(builder.labels.get(x, x) if isinstance(x, str) else x for x in results)
     program = Program(
         name=name,
-        sizes=trace.sizes,
+        mesh=mesh,
         inputs=tuple(in_names),
         in_types=tuple(_type(var) for var in trace.invars),
         in_layouts=tuple(in_layouts),

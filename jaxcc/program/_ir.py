@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutMap
@@ -61,6 +62,11 @@ class Op:
     body: tuple[Op, ...] = ()
     line: _compat.SourceLine | None = None
 
+    @property
+    def has_inner_jaxprs(self) -> bool:
+        """Whether it is a loop, a branch, or another operation that holds a program."""
+        return self.eqn is not None and any(True for _ in _compat.inner_jaxprs(self.eqn))
+
     def value_inputs(self) -> Iterator[str]:
         """The operands that are values, not constants."""
         return (x for x in self.inputs if isinstance(x, str))
@@ -76,7 +82,7 @@ class Program:
 
     Attributes:
       name: the function's name.
-      sizes: ranks along each mesh axis.
+      mesh: the mesh that it was traced over; the bodies of loops run over no other.
       inputs: a name per leaf of the arguments.
       in_types: per-rank shape and dtype of each.
       in_layouts: layout of each.
@@ -87,7 +93,7 @@ class Program:
     """
 
     name: str
-    sizes: Mapping[str, int]
+    mesh: AbstractMesh
     inputs: tuple[str, ...]
     in_types: tuple[jax.ShapeDtypeStruct, ...]
     in_layouts: tuple[LayoutMap, ...]
@@ -95,6 +101,11 @@ class Program:
     outputs: tuple[Operand, ...]
     out_layouts: tuple[LayoutMap, ...]
     out_tree: Any
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ranks along each mesh axis."""
+        return dict(self.mesh.shape)
 
     def types(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Per-rank shape and dtype of every value, those inside fused operations included."""

@@ -17,9 +17,6 @@ VALUE_LABEL = "__jaxcc_value:"
 
 Runner = Callable[[Op, list[Any]], list[Any]]
 
-# Operations that read all operands as they are: JAX wants the same varying axes on each.
-_SEPARATE = frozenset({"scan", "while", "cond", "shard_map", "ffi_call", "custom_call"})
-
 
 def run(
     program: Program,
@@ -83,7 +80,9 @@ def apply_op(
     """The results of one operation on the values of its operands."""
     if op.kind in _KINDS and op.params:
         return [_KINDS[op.kind](op, given[0], label, check_vma)]
-    if check_vma and op.kind not in _SEPARATE:
+    if check_vma and op.has_inner_jaxprs:
+        given = _compat.as_varying_as(given, [atom.aval for atom in op.eqn.invars])
+    elif check_vma:
         given = _compat.unify_varying(given)
     return _compat.bind(op.eqn, *given)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutMap, Replicated, Trace, trace
@@ -62,22 +63,37 @@ class Source:
     @functools.cached_property
     def has_declared_types(self) -> bool:
         """Whether JAX, too, takes every Replicated result to be equal on all ranks."""
-        traced = self._trace(self.sizes)
+        traced = self._trace(self._mesh_of(self.sizes))
         return all(
             layout[axis] != Replicated
             for var, layout in zip(traced.outvars, self.out_layouts, strict=True)
             for axis in _compat.varying_axes(var.aval)
         )
 
-    def _trace(self, sizes: Mapping[str, int]) -> Trace:
-        return trace(self.f, self.avals, self.in_layouts, sizes, check_vma=self.check_vma)
-
-    def program(self, sizes: Mapping[str, int]) -> Program:
-        """The function as a program for groups of these sizes."""
+    def program(self, sizes: Mapping[str, int], *, mesh: AbstractMesh | None = None) -> Program:
+        """The function as a program for groups of these sizes, to run on `mesh` if that is another than ours."""
+        mesh = mesh or self._mesh_of(sizes)
         return program_of(
-            self._trace(sizes),
+            self._trace(mesh),
+            mesh,
             name=self.name,
             in_names=self.in_names,
             in_layouts=self.in_layouts,
             out_layouts=self.out_layouts,
         )
+
+    def _trace(self, mesh: AbstractMesh) -> Trace:
+        return trace(
+            self.f,
+            self.avals,
+            self.in_layouts,
+            mesh.shape,
+            check_vma=self.check_vma,
+            mesh=mesh,
+        )
+
+    def _mesh_of(self, sizes: Mapping[str, int]) -> AbstractMesh:
+        types = (AxisType.Auto,) * len(sizes)
+        if self.sizes == sizes:
+            return self.mesh.abstract_mesh.update(axis_types=types)
+        return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)

@@ -63,4 +63,5 @@ def _labelled_trace(source: Source, program: Program) -> Trace:
         program.in_layouts,
         program.sizes,
         check_vma=source.check_vma,
+        mesh=program.mesh,
     )

@@ -25,7 +25,8 @@ def arrays_of(
     positive: bool = False,
     boolean: bool = False,
 ) -> tuple[Array, Array]:
-    """Random arrays with this relation: all ranks' parts, stacked along the axes of `sizes`, and the whole."""
+    """Random arrays with this relation: all ranks' parts, stacked along the axes of `sizes`, and
+    the whole."""
     named = [digit for digit in relation.digits() if digit.named]
     table = rng.uniform(0.5, 2.0, [digit.size for digit in named])
     if not positive:
@@ -59,7 +60,8 @@ def _whole_values(digit: Digit, whole: Sequence[int]) -> Array:
 
 
 def _rank_values(digit: Digit, relation: Relation, sizes: Mapping[str, int]) -> Array:
-    """The value that the digit, which the relation names once, has for every rank and per-rank index."""
+    """The value that the digit, which the relation names once, has for every rank and per-rank
+    index."""
     axes = [(digits, n) for axis, n in sizes.items() for digits in [relation.ranks.get(axis, ())]]
     dims = [(digits, count(digits)) for digits in relation.dims]
     everything = [*axes, *dims]
@@ -87,7 +89,8 @@ def _made_uniform(parts: Array, relation: Relation, lead: int) -> Array:
 
 
 def _pending(parts: Array, at: int, op: ReduceOp, noise: Array) -> Array:
-    """Terms along dimension `at`, random as `noise` is, that reduce to what stands there on every rank."""
+    """Terms along dimension `at`, random as `noise` is, that reduce to what stands there on every
+    rank."""
     whole = parts.take(0, at)
     rank = int(noise.ravel()[0] * 1e6) % parts.shape[at]
     noise = np.moveaxis(np.broadcast_to(noise, parts.shape), at, 0).copy()
@@ -152,7 +155,8 @@ def random_relation(
     pending: Sequence[ReduceOp] = ("sum",),
     plain: float = 0.5,
 ) -> Relation:
-    """A relation to an array of shape `whole`; with probability `plain` one that a user's layout could state."""
+    """A relation to an array of shape `whole`; with probability `plain` one that a user's layout
+    could state."""
     dims = [_factored(dim, size, rng) for dim, size in enumerate(whole)]
     ranks: dict[str, Digits] = {}
     partial: dict[str, ReduceOp] = {}
@@ -173,7 +177,8 @@ def random_relation(
         flat = [(d, k) for d, digits in enumerate(dims) for k in range(len(digits))]
         if flat and rng.random() < 0.5:
             d, k = flat[rng.integers(len(flat))]
-            # Along this digit the whole value is uniform, and the rank may hold another number of copies.
+            # Along this digit the whole value is uniform, and the rank may hold another number of
+            # copies.
             dims[d][k] = Digit(UNIFORM, 1, int(rng.choice([dims[d][k].size, 1, 2])))
         if flat and rng.random() < 0.3:
             a, b = rng.integers(len(dims), size=2)

@@ -1,4 +1,5 @@
-"""Runs a per-rank function for every rank of a group on one device, and compares it with a group of one."""
+"""Runs a per-rank function for every rank of a group on one device, and compares it with a group of
+one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def split(
 ) -> np.ndarray[Any, Any]:
     """Every rank's part of `whole`, stacked along a leading dimension for each axis of `sizes`.
 
-    Over a Partial axis the parts are random and reduce to `whole`; over a Local one all are `whole`.
+    Over a Partial axis the parts are random and reduce to `whole`; over a Local one all are
+    `whole`.
     """
     whole = np.asarray(whole)
     ranks = list(itertools.product(*(range(n) for n in sizes.values())))
@@ -72,11 +74,13 @@ def _terms(
 
 
 def join(parts: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
-    """The whole array of the stacked parts; over a Replicated axis the first rank speaks for all."""
+    """The whole array of the stacked parts; over a Replicated axis the first rank speaks for
+    all."""
     parts = np.asarray(parts)
     left = list(sizes)
     order = [*layout, *(axis for axis in sizes if axis not in layout)]
-    # Of two axes that slice one dimension the last is the minor one, so its blocks are joined first.
+    # Of two axes that slice one dimension the last is the minor one, so its blocks are joined
+    # first.
     for axis in reversed(order):
         at = left.index(axis)
         one = layout[axis]
@@ -102,7 +106,7 @@ def run_ranks(
     mapped: Callable[..., Any] = flat
     for axis, n in reversed(list(sizes.items())):
         mapped = jax.vmap(mapped, axis_name=axis, axis_size=n)
-    return [np.asarray(x) for x in jax.jit(mapped)(*parts)]
+    return [np.asarray(x) for x in mapped(*map(jax.numpy.asarray, parts))]
 
 
 def assert_rank_invariant(

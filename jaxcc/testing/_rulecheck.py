@@ -1,4 +1,5 @@
-"""Holds a layout rule's claims against arrays: random relations, the operation per rank and whole, and the claim."""
+"""Holds a layout rule's claims against arrays: random relations, the operation per rank and whole,
+and the claim."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import jaxcc.layout.rules as rules
-from jaxcc.layout._digits import CutError, whole_dim
+from jaxcc.layout._digits import CutError
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import (
     Equation,
@@ -66,7 +67,8 @@ def rulecheck(
         problem = _problem(op, sample, claimed, rng)
         if problem:
             raise AssertionError(
-                f"the rule of {op} claims {claimed}\n  of {sample.relations}\n  with {dict(sample.params)} on "
+                f"the rule of {op} claims {claimed}\n  of {sample.relations}\n  with "
+                f"{dict(sample.params)} on "
                 f"{dict(sample.sizes)}, whole {sample.wholes}: {problem}"
             )
         accepted += 1
@@ -91,7 +93,8 @@ def _claims(op: str, sample: Sample) -> list[Relation]:
 
 
 def _side(sample: Sample, *, at_n: bool) -> Side:
-    """The parameters and shapes of one side; the result's shape comes from running the operation on zeros."""
+    """The parameters and shapes of one side; the result's shape comes from running the operation on
+    zeros."""
     shapes = [r.shape for r in sample.relations] if at_n else list(sample.wholes)
     kinds = sample.boolean or (False,) * len(shapes)
     zeros = [
@@ -134,7 +137,8 @@ def _problem(op: str, sample: Sample, claimed: list[Relation], rng: np.random.Ge
         whole = sample.run_whole(*(one for _, one in pairs))
     wholes = whole if isinstance(whole, list) else [np.asarray(whole)]
     for relation, parts, one in zip(claimed, outs, wholes, strict=True):
-        # The promise excludes values that are not finite, but for the infinities of maxima and selections.
+        # The promise excludes values that are not finite, but for the infinities of maxima and
+        # selections.
         if not (np.isfinite(parts).all() and np.isfinite(one).all()):
             continue
         problem = holds(relation, parts, one, sample.sizes)
@@ -189,31 +193,66 @@ def _split(rng: np.random.Generator) -> Sample:
 _erf = np.vectorize(math.erf, otypes=[float])
 
 SAMPLERS: Mapping[str, Sampler] = {
-    "add": _binary(np.add), "sub": _binary(np.subtract), "mul": _binary(np.multiply),
-    "div": _binary(np.divide), "max": _binary(np.maximum), "min": _binary(np.minimum),
-    "rem": _binary(np.fmod), "pow": _binary(np.power, positive=True), "atan2": _binary(np.arctan2),
-    "lt": _binary(np.less), "eq": _binary(np.equal), "and": _binary(np.logical_and, boolean=True),
-    "not": _unary(np.logical_not, boolean=True), "select_n": samples.select,
+    "add": _binary(np.add),
+    "sub": _binary(np.subtract),
+    "mul": _binary(np.multiply),
+    "div": _binary(np.divide),
+    "max": _binary(np.maximum),
+    "min": _binary(np.minimum),
+    "rem": _binary(np.fmod),
+    "pow": _binary(np.power, positive=True),
+    "atan2": _binary(np.arctan2),
+    "lt": _binary(np.less),
+    "eq": _binary(np.equal),
+    "and": _binary(np.logical_and, boolean=True),
+    "not": _unary(np.logical_not, boolean=True),
+    "select_n": samples.select,
     "clamp": samples.pointwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), 3),
-    "neg": _unary(np.negative), "real": _unary(np.real), "sqrt": _unary(np.sqrt, positive=True),
-    "rsqrt": _unary(lambda x: 1 / np.sqrt(x), positive=True), "cbrt": _unary(np.cbrt),
-    "square": _unary(np.square), "abs": _unary(np.abs), "sign": _unary(np.sign), "is_finite": _unary(np.isfinite),
+    "neg": _unary(np.negative),
+    "real": _unary(np.real),
+    "sqrt": _unary(np.sqrt, positive=True),
+    "rsqrt": _unary(lambda x: 1 / np.sqrt(x), positive=True),
+    "cbrt": _unary(np.cbrt),
+    "square": _unary(np.square),
+    "abs": _unary(np.abs),
+    "sign": _unary(np.sign),
+    "is_finite": _unary(np.isfinite),
     "integer_pow": lambda rng: _power(int(rng.choice([2, 3, -1, -2])))(rng),
-    "exp": _unary(np.exp), "tanh": _unary(np.tanh), "log": _unary(np.log, positive=True), "erf": _unary(_erf),
-    "sin": _unary(np.sin), "floor": _unary(np.floor), "round": _unary(np.round),
-    "convert_element_type": samples.with_params(_unary(lambda x: x.astype(np.float64)), {"new_dtype": np.float64}),
-    "reduce_sum": samples.reduction(np.sum), "reduce_max": samples.reduction(np.max),
-    "reduce_min": samples.reduction(np.min), "reduce_prod": samples.reduction(np.prod),
-    "reduce_or": samples.reduction(np.any, boolean=True), "reduce_and": samples.reduction(np.all, boolean=True),
-    "argmax": samples.along(np.argmax, "axes"), "cumsum": samples.along(np.cumsum, "axis"),
-    "sort": samples.along(np.sort, "dimension"), "rev": samples.along(np.flip, "dimensions"),
-    "dot_general": samples.dot, "reshape": samples.reshape, "transpose": samples.transpose,
-    "broadcast_in_dim": samples.broadcast, "copy": samples.same, "iota": samples.iota, "slice": samples.cut,
-    "split": _split, "concatenate": samples.concatenate,
-    "psum": samples.collective(samples.all_reduce(np.sum)), "pmax": samples.collective(samples.all_reduce(np.max)),
+    "exp": _unary(np.exp),
+    "tanh": _unary(np.tanh),
+    "log": _unary(np.log, positive=True),
+    "erf": _unary(_erf),
+    "sin": _unary(np.sin),
+    "floor": _unary(np.floor),
+    "round": _unary(np.round),
+    "convert_element_type": samples.with_params(
+        _unary(lambda x: x.astype(np.float64)), {"new_dtype": np.float64}
+    ),
+    "reduce_sum": samples.reduction(np.sum),
+    "reduce_max": samples.reduction(np.max),
+    "reduce_min": samples.reduction(np.min),
+    "reduce_prod": samples.reduction(np.prod),
+    "reduce_or": samples.reduction(np.any, boolean=True),
+    "reduce_and": samples.reduction(np.all, boolean=True),
+    "argmax": samples.along(np.argmax, "axes"),
+    "cumsum": samples.along(np.cumsum, "axis"),
+    "sort": samples.along(np.sort, "dimension"),
+    "rev": samples.along(np.flip, "dimensions"),
+    "dot_general": samples.dot,
+    "reshape": samples.reshape,
+    "transpose": samples.transpose,
+    "broadcast_in_dim": samples.broadcast,
+    "copy": samples.same,
+    "iota": samples.iota,
+    "slice": samples.cut,
+    "split": _split,
+    "concatenate": samples.concatenate,
+    "psum": samples.collective(samples.all_reduce(np.sum)),
+    "pmax": samples.collective(samples.all_reduce(np.max)),
     "pmin": samples.collective(samples.all_reduce(np.min)),
     "reduce_scatter": samples.collective(samples.reduce_scatter),
-    "all_gather": samples.collective(samples.all_gather), "all_to_all": samples.collective(samples.all_to_all),
+    "all_gather": samples.collective(samples.all_gather),
+    "all_to_all": samples.collective(samples.all_to_all),
     "jaxcc_own_slice": samples.collective(samples.own_slice),
-}  # fmt: skip
+}
 """A sampler for each rule; operations that share one rule share its sampler."""

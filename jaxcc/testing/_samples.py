@@ -1,4 +1,5 @@
-"""Random equations for each family of rules: relations of the operands, parameters, and the operation in NumPy."""
+"""Random equations for each family of rules: relations of the operands, parameters, and the
+operation in NumPy."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """One equation: what it does at n (`run`) and at 1 (`run_whole`), on operands with these relations.
+    """One equation: what it does at n (`run`) and at 1 (`run_whole`), on operands with these
+    relations.
 
-    A collective gets all ranks' arrays at once, with leading dimensions for the axes; everything else one rank's.
+    A collective gets all ranks' arrays at once, with leading dimensions for the axes; everything
+    else one rank's.
     """
 
     sizes: Mapping[str, int]
@@ -53,7 +56,8 @@ _PENDING: tuple[ReduceOp, ...] = ("sum", "sum", "sum", "max", "min")
 
 
 def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
-    """Another operand of one per-rank shape: like `base`, uniform where it is not, or something else."""
+    """Another operand of one per-rank shape: like `base`, uniform where it is not, or something
+    else."""
     if rng.random() < 0.15:
         values = [
             (0.0, 0.0),
@@ -107,8 +111,16 @@ def pointwise(
             relations = [replace(r, partial={}, scale=1.0) for r in relations if r.const is None]
             relations += [first] * (arity - len(relations))
         return Sample(
-            sizes, tuple(relations), (whole,) * arity, {}, {}, function, function, positive, (boolean,) * arity
-        )  # fmt: skip
+            sizes,
+            tuple(relations),
+            (whole,) * arity,
+            {},
+            {},
+            function,
+            function,
+            positive,
+            (boolean,) * arity,
+        )
 
     return sample
 
@@ -155,14 +167,23 @@ def reduction(function: Run, *, boolean: bool = False) -> Callable[[Rng], Sample
 
         params = {"axes": axes}
         return Sample(
-            sizes, (x,), (whole,), params, params, run, run, positive=function is np.prod, boolean=(boolean,)
-        )  # fmt: skip
+            sizes,
+            (x,),
+            (whole,),
+            params,
+            params,
+            run,
+            run,
+            positive=function is np.prod,
+            boolean=(boolean,),
+        )
 
     return sample
 
 
 def dot(rng: Rng) -> Sample:
-    """A contraction with perhaps a batch dimension, its operands sliced along matching or other dimensions."""
+    """A contraction with perhaps a batch dimension, its operands sliced along matching or other
+    dimensions."""
     sizes = _sizes(rng)
     n = list(sizes.values())[-1]
     batch = rng.random() < 0.4
@@ -173,9 +194,12 @@ def dot(rng: Rng) -> Sample:
     b = int(batch)
     lhs = random_relation(lhs_whole, sizes, rng, plain=0.9)
     options = {
-        "contract": (b + 1, b), "batch": (0, 0), "rows": (b, None), "columns": (None, b + 1),
+        "contract": (b + 1, b),
+        "batch": (0, 0),
+        "rows": (b, None),
+        "columns": (None, b + 1),
         "both": (b, b + 1),
-    }  # fmt: skip
+    }
     axis = list(sizes)[-1]
     name = str(rng.choice(list(options)))
     left, right = options[name]
@@ -260,8 +284,15 @@ def transpose(rng: Rng) -> Sample:
     shape = tuple(x.shape[k] for k in order)
     params = {"permutation": order}
     return Sample(
-        sizes, (x,), (whole,), params, params, lambda a: a.transpose(order), _as_it_is, out_shape=shape
-    )  # fmt: skip
+        sizes,
+        (x,),
+        (whole,),
+        params,
+        params,
+        lambda a: a.transpose(order),
+        _as_it_is,
+        out_shape=shape,
+    )
 
 
 def broadcast(rng: Rng) -> Sample:
@@ -288,7 +319,8 @@ def same(rng: Rng) -> Sample:
 
 
 def collective(make: Callable[..., tuple[Mapping[str, Any], Run]]) -> Callable[[Rng], Sample]:
-    """Samples of a collective; `make(x, sizes, axis, at, rng)` gives parameters and the operation on all ranks."""
+    """Samples of a collective; `make(x, sizes, axis, at, rng)` gives parameters and the operation
+    on all ranks."""
 
     def sample(rng: Rng) -> Sample:
         sizes, whole = _sizes(rng), _whole(rng)
@@ -433,8 +465,14 @@ def cut(rng: Rng) -> Sample:
         return {"start_indices": starts, "limit_indices": limits, "strides": strides}
 
     return Sample(
-        sizes, (x,), (whole,), params(spans), params(whole_spans), taking(spans), taking(whole_spans)
-    )  # fmt: skip
+        sizes,
+        (x,),
+        (whole,),
+        params(spans),
+        params(whole_spans),
+        taking(spans),
+        taking(whole_spans),
+    )
 
 
 def _block(size: int, parts: int, index: int) -> tuple[int, int]:

@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcc.codegen import Kernel, OutRole, Role, _compile, _nvrtc, compile_cuda, find_compiler, generate
+from jaxcc.codegen import (
+    Kernel,
+    OutRole,
+    Role,
+    _compile,
+    _nvrtc,
+    compile_cuda,
+    find_compiler,
+    generate,
+)
 from jaxcc.layout import CodegenError
 
 GATHER, SLICE = OutRole.GATHER, OutRole.SLICE
@@ -97,8 +106,25 @@ def test_every_primitive_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of math.h and element.h are CUDA too."""
 
     def f(x: Any, y: Any, i: Any, j: Any) -> Any:
-        functions = [jnp.exp, jnp.log, jnp.expm1, jnp.log1p, jnp.tanh, jax.lax.erf, jax.lax.erfc, jnp.exp2]
-        functions += [jax.nn.sigmoid, jnp.sqrt, jax.lax.rsqrt, jnp.cbrt, jnp.sin, jnp.cos, jnp.floor]
+        functions = [
+            jnp.exp,
+            jnp.log,
+            jnp.expm1,
+            jnp.log1p,
+            jnp.tanh,
+            jax.lax.erf,
+            jax.lax.erfc,
+            jnp.exp2,
+        ]
+        functions += [
+            jax.nn.sigmoid,
+            jnp.sqrt,
+            jax.lax.rsqrt,
+            jnp.cbrt,
+            jnp.sin,
+            jnp.cos,
+            jnp.floor,
+        ]
         functions += [jnp.ceil, jnp.round, jnp.sign, jnp.abs, jnp.isfinite, jax.lax.round]
         integers = [jax.lax.div, jax.lax.rem, jax.lax.shift_left, jax.lax.shift_right_logical]
         return [

@@ -14,7 +14,9 @@ RAISED = {
     code
     for path in PACKAGE.rglob("*.py")
     if not path.name.startswith("_codes")
-    for code in re.findall(r'"((?:LAYOUT|SCHEDULE|CODEGEN|BACKEND|TABLE)_[A-Z_0-9]+)"', path.read_text())
+    for code in re.findall(
+        r'"((?:LAYOUT|SCHEDULE|CODEGEN|BACKEND|TABLE)_[A-Z_0-9]+)"', path.read_text()
+    )
 }
 WITH_EXAMPLES = [code for code, entry in catalogue.CODES.items() if entry.wrong]
 

@@ -36,7 +36,7 @@ def test_whole_message() -> None:
         "[LAYOUT_COUNTED] 'b' is counted 4 times: it is Replicated over 'tp' and added to a value "
         "that is Partial(sum) over 'tp'\n"
         f"  --> {file}:{here + 2}:21 in early\n"
-        f"   {here + 2} |     return lax.psum(y + b, \"tp\")\n"
+        f'   {here + 2} |     return lax.psum(y + b, "tp")\n'
         "      |                     ^^^^^\n"
         f"  operand 0: f32[4,8] Partial(sum)@tp, made by dot_general at {file}:{here + 1}\n"
         "  operand 1: f32[1,8] Replicated, argument 'b'\n"

@@ -1,4 +1,5 @@
-"""Right and wrong per-rank programs in pairs: what the checker decides, and what running them shows."""
+"""Right and wrong per-rank programs in pairs: what the checker decides, and what running them
+shows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AbstractMesh
+
 from jaxcc.layout import LayoutError, Partial, Replicated, Sliced, check
 from jaxcc.testing import assert_rank_invariant, raises_layout
 

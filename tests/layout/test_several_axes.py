@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh
 
-from jaxcc.layout import Local, LayoutError, Partial, Replicated, Sliced, check, on
+from jaxcc.layout import LayoutError, Local, Partial, Replicated, Sliced, check, on
 from jaxcc.testing import assert_rank_invariant, raises_layout
 
 MESH = AbstractMesh((2, 3), ("dp", "tp"))

@@ -69,7 +69,7 @@ def compare(
     On a machine too slow for that many rounds, as many as fit into 8 s, and 5 at least.
     """
     for _ in range(warm_up):
-        seconds(jaxcc), seconds(xla)
+        jax.block_until_ready((jaxcc(), xla()))
     ours: list[float] = []
     theirs: list[float] = []
     for done in range(rounds):

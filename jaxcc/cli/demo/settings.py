@@ -25,7 +25,7 @@ class Settings:
     ranks: int
     tail: tuple[int, int, int] = (4, 1024, 1024)
     model: Config = field(default_factory=Config)
-    batch: int = 8
+    batch: int = 4
     steps: int = 20
     learning_rate: float = 1e-3
     elements: int = 16 * 2**20

@@ -13,14 +13,16 @@ from jaxcc.layout._rules import Equation, Refused
 
 
 def together(eqn: Equation, operands: Sequence[Relation]) -> Relation:
-    """The digits of all operands, and Local where one of them is; scale and partial are left to the caller."""
+    """The digits of all operands, and Local where one of them is; scale and partial are left to the
+    caller."""
     local = frozenset[str]().union(*(operand.local for operand in operands))
     for axis in local:
         for index, operand in enumerate(operands):
             if axis in operand.ranks:
                 raise Refused(
                     "LAYOUT_MISMATCH",
-                    f"{eqn.op} mixes {eqn.name(index)}, sliced over '{axis}', with a value that is Local "
+                    f"{eqn.op} mixes {eqn.name(index)}, sliced over '{axis}', with a value "
+                    f"that is Local "
                     f"over '{axis}'",
                     because="a rank's own value belongs to no slice",
                 )
@@ -69,7 +71,8 @@ def common_scale(eqn: Equation, scales: Sequence[float], positive: bool = False)
         if not same_scale(scale, other):
             raise Refused(
                 "LAYOUT_SCALE",
-                f"{eqn.op} takes {eqn.name(first)}, which is {times(scale)} what a group of one has, "
+                f"{eqn.op} takes {eqn.name(first)}, which is {times(scale)} what a group "
+                f"of one has, "
                 f"and {eqn.name(index)}, which is {times(other)}",
                 because="the ratio of the operands changes with the number of ranks",
                 fixes=(
@@ -98,7 +101,8 @@ def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
         if not math.isinf(scale) and not same_scale(scale, 1.0):
             raise Refused(
                 "LAYOUT_SCALE",
-                f"{eqn.name(index)} is {times(scale)} what a group of one has, and {eqn.op} needs it equal",
+                f"{eqn.name(index)} is {times(scale)} what a group of one has, and "
+                f"{eqn.op} needs it equal",
                 because=why,
                 fixes=("divide by lax.axis_size(axis), or use pmean for psum",),
             )
@@ -162,7 +166,7 @@ def partial_and_sliced(eqn: Equation, operands: Sequence[Relation], axis: str) -
     index = next(i for i, operand in enumerate(operands) if axis in operand.partial)
     other = next(i for i, operand in enumerate(operands) if axis in operand.ranks)
     op = operands[index].partial[axis]
-    why = f"{eqn.name(other)} is sliced over '{axis}': each rank would pair its own slice with its own term"
+    why = f"each rank would pair its own slice of {eqn.name(other)} with its own term"
     return partial_refused(eqn, index, axis, op, why)
 
 
@@ -181,7 +185,8 @@ def _refuse_counted(
                 name = eqn.name(index)
                 raise Refused(
                     "LAYOUT_COUNTED",
-                    f"{name} is counted {n} times: it is Replicated over '{axis}' and added to a value that "
+                    f"{name} is counted {n} times: it is Replicated over '{axis}' and "
+                    f"added to a value that "
                     f"is Partial(sum) over '{axis}'",
                     because=f"the sum over the {n} ranks adds {name} once for each rank",
                     fixes=(
@@ -194,7 +199,8 @@ def _refuse_counted(
 def multiplicative(
     eqn: Equation, operands: Sequence[Relation], linear: Sequence[int] | None = None
 ) -> Mapping[str, ReduceOp]:
-    """Pending reductions of a product; only the factors in `linear` (default: all) may be pending."""
+    """Pending reductions of a product; only the factors in `linear` (default: all) may be
+    pending."""
     local = _local(operands)
     out: dict[str, ReduceOp] = {}
     for axis in sorted({axis for operand in operands for axis in operand.partial} - local):

@@ -27,7 +27,8 @@ def axes_of(eqn: Equation) -> tuple[str, ...]:
 def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:
     """`x` after a reduction over the ranks of `axis`.
 
-    The sum of what n ranks hold alike is n times it: the scale says so, and is refused where it matters.
+    The sum of what n ranks hold alike is n times it: the scale says so, and is refused where it
+    matters.
     """
     held = x.partial.get(axis)
     if held is not None and held != op:
@@ -36,7 +37,10 @@ def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:
         raise Refused(
             "LAYOUT_SUM_OF_SLICES",
             f"{eqn.op} over '{axis}' mixes different slices: {eqn.name(0)} is {eqn.layout(0)}",
-            because="each rank holds another block, so element i of the result has no meaning on a group of one",
+            because=(
+                "each rank holds another block, so element i of the result has no "
+                "meaning on a group of one"
+            ),
             fixes=(f"all_gather over '{axis}' to put the blocks together",),
         )
     partial = {name: kind for name, kind in x.partial.items() if name != axis}
@@ -85,7 +89,8 @@ def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
     except CutError:
         raise Refused(
             "LAYOUT_RESHAPE",
-            f"{eqn.op} cuts dimension {dim} of {eqn.name(0)} where its parts do not divide by {eqn.sizes[axis]}",
+            f"{eqn.op} cuts dimension {dim} of {eqn.name(0)} where its parts do not "
+            f"divide by {eqn.sizes[axis]}",
         ) from None
     dims = (*x.dims[:dim], rest, *x.dims[dim + 1 :])
     return replace(x, dims=dims, ranks=select(x.ranks, axis, mine))
@@ -152,6 +157,7 @@ def _own_slice(eqn: Equation, x: Relation) -> Relation:
     if not x.plain_over(axis):
         raise Refused(
             "LAYOUT_MISMATCH",
-            f"a rank takes its slice of a value that every rank holds, but {eqn.name(0)} is {eqn.layout(0)}",
+            f"a rank takes its slice of a value that every rank holds, but {eqn.name(0)} "
+            f"is {eqn.layout(0)}",
         )
     return scattered(eqn, x, axis, dim)

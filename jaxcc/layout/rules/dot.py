@@ -1,4 +1,5 @@
-"""Contractions: both operands in one joint space of batch, free and contracted dimensions, then a sum."""
+"""Contractions: both operands in one joint space of batch, free and contracted dimensions, then a
+sum."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from jaxcc.layout.rules.reduce import reduced
 
 
 class _Space:
-    """Where each operand's dimensions stand in the joint space (batch, lhs free, rhs free, contracted)."""
+    """Where each operand's dimensions stand in the joint space (batch, lhs free, rhs free,
+    contracted)."""
 
     def __init__(self, side: Side) -> None:
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = side.params["dimension_numbers"]

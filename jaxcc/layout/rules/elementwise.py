@@ -1,4 +1,5 @@
-"""Pointwise operations: operands walk one index together; what happens to scale and sums depends on the function."""
+"""Pointwise operations: operands walk one index together; what happens to scale and sums depends on
+the function."""
 
 from __future__ import annotations
 
@@ -31,18 +32,19 @@ LINEAR = ("neg", "real", "imag", "conj", "reduce_precision")
 HOMOGENEOUS = {"sqrt": 0.5, "rsqrt": -0.5, "cbrt": 1 / 3, "square": 2.0, "abs": 1.0}
 SCALE_FREE = ("sign", "is_finite")
 # Increasing and finite wherever the argument is, so they commute with max and min.
-MONOTONE = (
-    "exp", "exp2", "expm1", "tanh", "logistic", "erf", "atan", "sinh", "asinh",
-    "floor", "ceil", "round", "cbrt", "sign",
-)  # fmt: skip
+MONOTONE = frozenset(
+    "exp exp2 expm1 tanh logistic erf atan sinh asinh floor ceil round cbrt sign".split()
+)
 GENERAL = (
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "logistic", "erf", "erfc", "erf_inv", "sin", "cos", "tan",
-    "asin", "acos", "atan", "one_minus_square", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma", "bessel_i0e",
-    "bessel_i1e", "floor", "ceil", "round", "not", "population_count", "clz",
-)  # fmt: skip
-GENERAL_BINARY = ("and", "or", "xor", "atan2", "nextafter", "shift_left", "shift_right_logical",
-                  "shift_right_arithmetic", "igamma", "igammac")  # fmt: skip
-COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
+    "exp exp2 expm1 log log2 log1p tanh logistic erf erfc erf_inv sin cos tan asin acos atan sinh "
+    "cosh asinh acosh atanh one_minus_square lgamma digamma bessel_i0e bessel_i1e floor ceil round "
+    "not population_count clz"
+).split()
+GENERAL_BINARY = (
+    "and or xor atan2 nextafter shift_left shift_right_logical shift_right_arithmetic igamma "
+    "igammac"
+).split()
+COMPARES = "eq ne lt le gt ge eq_to lt_to le_to".split()
 
 
 def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:
@@ -63,8 +65,10 @@ def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:
 Fold = Callable[..., Any]
 _FOLDS: dict[str, Fold] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
-    "max": np.maximum, "min": np.minimum, "sqrt": np.sqrt, "square": np.square, "exp": np.exp, "log": np.log,
-    "abs": np.abs, "sign": np.sign, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "max": np.maximum, "min": np.minimum, "sqrt": np.sqrt,
+    "square": np.square, "exp": np.exp, "log": np.log,
+    "abs": np.abs, "sign": np.sign, "eq": np.equal,
+    "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal, "and": np.logical_and, "or": np.logical_or,
     "not": np.logical_not, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
@@ -200,7 +204,8 @@ def _select(eqn: Equation, *operands: Relation) -> Relation:
         if axis in which.ranks:
             raise Refused(
                 "LAYOUT_MISMATCH",
-                f"the predicate of select is sliced over '{axis}', and its cases are Partial over '{axis}'",
+                f"the predicate of select is sliced over '{axis}', and its cases are "
+                f"Partial over '{axis}'",
             )
     return result(base, base.dims, scale, partial)
 
@@ -310,7 +315,8 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
 
 
 def _linear_cast(old: np.dtype[Any], new: np.dtype[Any]) -> bool:
-    """Up to rounding: between floats, from signed integers up, and between those that do not narrow."""
+    """Up to rounding: between floats, from signed integers up, and between those that do not
+    narrow."""
     if _floating(old):
         return _floating(new)
     signed = old.kind == "i"

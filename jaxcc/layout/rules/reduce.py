@@ -1,4 +1,5 @@
-"""Reductions: what a rank selects of the reduced dimensions is left as a pending reduction over ranks."""
+"""Reductions: what a rank selects of the reduced dimensions is left as a pending reduction over
+ranks."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ def reduced(
 ) -> Relation:
     """`x` reduced over the per-rank dimensions `axes`, which are `whole_axes` of the whole value.
 
-    Digits of the reduced dimensions that a rank selects become a Partial over its axis. A sum of a value that is
-    uniform along more of the whole dimension than of the per-rank one changes the scale by the ratio.
+    Digits of the reduced dimensions that a rank selects become a Partial over its axis. A sum of a
+    value that is uniform along more of the whole dimension than of the per-rank one changes the
+    scale by the ratio.
     """
     _require_same_part(eqn, x, axes, whole_axes)
     partial: dict[str, ReduceOp] = {}
@@ -92,7 +94,8 @@ def _require_same_part(
             if digit.named and (digit.dim in whole_axes) != (position in axes):
                 raise Refused(
                     "LAYOUT_MISMATCH",
-                    f"{eqn.op} over dimension {tuple(axes)} of the per-rank value reduces other elements than "
+                    f"{eqn.op} over dimension {tuple(axes)} of the per-rank value reduces "
+                    f"other elements than "
                     "on a group of one",
                     because=f"dimension {position} walks dimension {digit.dim} of the whole value",
                 )
@@ -124,7 +127,8 @@ def _constant_sum(eqn: Equation, x: Relation) -> Relation:
 
 
 def require_full(eqn: Equation, x: Relation, dim: int, whole_shape: Sequence[int]) -> None:
-    """Refuses an operation along `dim` that needs all of it, in order, where a rank holds a part."""
+    """Refuses an operation along `dim` that needs all of it, in order, where a rank holds a
+    part."""
     n, whole = eqn.per_rank.shapes[0][dim], whole_shape[dim]
     elsewhere = any(
         digit.dim == dim

@@ -1,4 +1,5 @@
-"""Operations that only rearrange an array, or leave it as it is: they act on the side on which they stand."""
+"""Operations that only rearrange an array, or leave it as it is: they act on the side on which they
+stand."""
 
 from __future__ import annotations
 

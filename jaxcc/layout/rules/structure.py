@@ -21,7 +21,8 @@ def _iota(eqn: Equation) -> Relation:
             f"iota counts to {shape[dim]} on each of n ranks and to {whole[dim]} on one",
             because="the numbers of a rank's own block start at 0 on every rank",
             fixes=(
-                "add jax.lax.axis_index(axis) * block, once this release checks rank-dependent numbers",
+                "add jax.lax.axis_index(axis) * block, once this release checks "
+                "rank-dependent numbers",
             ),
         )
     dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
@@ -53,7 +54,8 @@ Span = tuple[int, int, int]
 def _part(
     eqn: Equation, x: Relation, dim: int, here: Span, whole: Span, *, strided: bool = False
 ) -> Relation:
-    """`dim` cut to a span: the same of a dimension held whole, or leading digits of a sliced one."""
+    """`dim` cut to a span: the same of a dimension held whole, or leading digits of a sliced
+    one."""
     start, limit, size = here
     whole_start, whole_limit, whole_size = whole
     digits = x.dims[dim]
@@ -88,7 +90,8 @@ def _part(
             return _with_dim(x, dim, rest)
     raise Refused(
         "LAYOUT_SLICE",
-        f"{eqn.op} takes [{start}:{limit}] of dimension {dim} on each rank and [{whole_start}:{whole_limit}] "
+        f"{eqn.op} takes [{start}:{limit}] of dimension {dim} on each rank and "
+        f"[{whole_start}:{whole_limit}] "
         f"on one, but {eqn.name(0)} is {eqn.layout(0)}",
         because="the same positions of a rank's block are other elements of the whole",
         fixes=("slice a dimension that every rank holds whole, or gather it first",),

@@ -1,4 +1,5 @@
-"""Every error code of jaxcc: what it means, and for layouts a wrong program beside the right one."""
+"""Every error code of jaxcc: what it means, and for layouts a wrong program beside the right
+one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""Numbers that a program holds, and how captured arrays at n and at 1 are related."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jaxcc.layout._digits import whole_dim
+from jaxcc.layout._relation import Relation, constant
+
+
+def number_of(value: Any) -> Any:
+    """The number that fills `value`, or None if it is no array or has several."""
+    if value is None or not (hasattr(value, "dtype") or isinstance(value, (int, float, complex))):
+        return None
+    array = np.asarray(value)
+    if array.size == 0 or array.dtype.kind not in "biufcV":
+        return None
+    first = array.flat[0]
+    if array.size > 1 and not bool((array == first).all()):
+        return None
+    # bfloat16 and the other extension floats have kind "V".
+    return first.item() if array.dtype.kind != "V" else float(first)
+
+
+def captured(at_n: Any, at_1: Any) -> Relation | None:
+    """The relation of two captured arrays; None if they are not the same array or two numbers."""
+    number, whole_number = number_of(at_n), number_of(at_1)
+    shape = tuple(np.shape(at_n))
+    if number is not None and whole_number is not None:
+        return constant(shape, (number, whole_number))
+    if shape != tuple(np.shape(at_1)) or not hasattr(at_n, "dtype"):
+        return None
+    if not np.array_equal(np.asarray(at_n), np.asarray(at_1)):
+        return None
+    return Relation(tuple(whole_dim(d, size) for d, size in enumerate(shape)))

@@ -1,0 +1,118 @@
+"""The values of both sides during a walk: which belong together, and how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jaxcc.layout._constants import captured, number_of
+from jaxcc.layout._digits import CutError, whole_dim
+from jaxcc.layout._errors import Finding
+from jaxcc.layout._flatten import Slot, Step
+from jaxcc.layout._relation import Relation, constant, seen_through
+from jaxcc.layout._rules import Refused
+from jaxcc.layout._values import Held, Origin, Whole
+
+
+class Pairs:
+    """What is known of every slot at n (`held`) and on the group of one (`whole`)."""
+
+    def __init__(self) -> None:
+        self.held: dict[Slot, Held] = {}
+        self.whole: dict[Slot, Whole] = {}
+        self._bases = 0
+
+    def new_base(self) -> int:
+        """A number for a new matched pair, or for a value without a partner."""
+        self._bases += 1
+        return self._bases
+
+    def pair(self, slot: Slot, whole: Slot, held: Held) -> None:
+        """Makes both slots one matched pair, related as `held` says."""
+        base = self.new_base()
+        const = held.relation.const if held.relation is not None else None
+        self.held[slot] = replace(held, base=base, const=const[0] if const else None)
+        dims = tuple(whole_dim(d, size) for d, size in enumerate(whole.shape))
+        self.whole[whole] = Whole(base, dims, const[1] if const else None)
+
+    def pair_captured(self, slot: Slot, other: Slot | None) -> None:
+        """The same for arrays that the function captured, by their values."""
+        origin = Origin(None, "an array that the function captured", "a captured array")
+        relation = None if other is None else captured(slot.value, other.value)
+        if other is not None and relation is not None:
+            self.pair(slot, other, Held(0, relation, origin, origin))
+            return
+        finding = Finding(
+            "LAYOUT_STRUCTURE",
+            "the function captured an array that differs with the number of ranks",
+            because="a group of one would compute with other numbers",
+            fixes=("pass it as an argument with a layout",),
+        )
+        self.held[slot] = Held(self.new_base(), None, origin, origin, findings=(finding,))
+
+    def alone(self, slot: Slot) -> Whole:
+        """A value of the group of one that nothing at n is related to, unless it is a number."""
+        dims = tuple(whole_dim(d, size) for d, size in enumerate(slot.shape))
+        return Whole(self.new_base(), dims, number_of(slot.value))
+
+    def at_n(self, slot: Slot) -> Held:
+        """What is known of a value at n; literals are met here for the first time."""
+        if slot not in self.held:
+            number = number_of(slot.value)
+            origin = Origin(None, "a constant", f"the constant {number}")
+            relation = constant(slot.shape, (number, number))
+            self.held[slot] = Held(self.new_base(), relation, origin, origin, number)
+        return self.held[slot]
+
+    def at_1(self, slot: Slot) -> Whole:
+        """What is known of a value of the group of one."""
+        if slot not in self.whole:
+            self.whole[slot] = self.alone(slot)
+        return self.whole[slot]
+
+    def related(self, held: Held, whole: Whole) -> Relation:
+        """The relation of `held` to `whole`.
+
+        Raises:
+          Refused: they are neither one pair nor both numbers.
+        """
+        assert held.relation is not None
+        if held.const is not None and whole.const is not None:
+            return constant(held.relation.shape, (held.const, whole.const))
+        if held.base != whole.base:
+            raise Refused(
+                "LAYOUT_STRUCTURE",
+                f"{held.origin.name} is not the value that a group of one has in this place",
+                because="the program takes another path on one rank than on n",
+            )
+        try:
+            return seen_through(held.relation, whole.dims)
+        except CutError:
+            raise Refused(
+                "LAYOUT_RESHAPE",
+                f"{held.origin.name} is rearranged on n ranks in another way than on one",
+                because="its blocks are no blocks of the rearranged whole",
+            ) from None
+
+    def correspond(self, a: Step, b: Step, *, so_far: bool = False) -> bool:
+        """Whether two computing steps are one operation on the same values.
+
+        With `so_far`, operands that are not reached yet do not count.
+        """
+        if a.op != b.op or len(a.operands) != len(b.operands):
+            return False
+        for slot, whole_slot in zip(a.operands, b.operands, strict=True):
+            reached = _reached(slot, self.held) and _reached(whole_slot, self.whole)
+            if not reached:
+                if so_far:
+                    continue
+                return False
+            held, whole = self.at_n(slot), self.at_1(whole_slot)
+            numbers = held.const is not None and whole.const is not None
+            if not numbers and held.base != whole.base:
+                return False
+        return True
+
+
+def _reached(slot: Slot, known: dict[Slot, Any]) -> bool:
+    return slot in known or slot.value is not None
