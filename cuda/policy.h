@@ -1,5 +1,5 @@
-// The CUDA platform of ffi/protocol/collective.h: each rank is one grid, each of its blocks a slot of the flag barrier
-// that meets the same block of the other ranks.
+// The CUDA platform of ffi/protocol/collective.h: each rank is one grid, each of its blocks a slot
+// of the flag barrier that meets the same block of the other ranks.
 #pragma once
 
 #include "protocol/barrier.h"
@@ -7,7 +7,8 @@
 
 namespace jaxcc {
 
-// The threads of a block share a tile, neighbours side by side, and store gathered results to all ranks themselves.
+// The threads of a block share a tile, neighbours side by side, and store gathered results to all
+// ranks themselves.
 struct BlockLanes {
   static constexpr bool kDirect = true;
   JAXCC_FN int64_t first() const { return threadIdx.x; }
@@ -20,11 +21,13 @@ JAXCC_FN uint64_t nanoseconds() {
   return now;
 }
 
-// One block of one rank. All blocks of all ranks must be resident at once: launch no more than fit. A block takes every
-// gridDim.x-th chunk of its own rank's part, so a rank writes to peers only what nobody else reads or writes.
+// One block of one rank. All blocks of all ranks must be resident at once: launch no more than fit.
+// A block takes every gridDim.x-th chunk of its own rank's part, so a rank writes to peers only
+// what nobody else reads or writes.
 class CudaBlock {
  public:
-  // `epoch` is this block's count of barriers passed, in device memory, so that a captured graph can be replayed.
+  // `epoch` is this block's count of barriers passed, in device memory, so that a captured graph
+  // can be replayed.
   JAXCC_FN CudaBlock(const PeerView& view, uint32_t* epoch, uint64_t limit_ns)
       : view_(view), epoch_word_(epoch), epoch_(*epoch), limit_ns_(limit_ns), next_(blockIdx.x) {}
 

@@ -81,7 +81,8 @@ struct Min {
   }
 };
 
-// Reads a block of all ranks before it writes any of it, so operands and results may be the same buffers.
+// Reads a block of all ranks before it writes any of it, so operands and results may be the same
+// buffers.
 template <class Op, class Type>
 __attribute__((always_inline)) inline void reduce(const jaxcc_tile* tile) {
   using Stored = typename Type::Stored;
@@ -115,13 +116,13 @@ __attribute__((always_inline)) inline void reduce(const jaxcc_tile* tile) {
 #define JAXCC_KERNEL(op, Op, dtype, Type) \
   JAXCC_CLONES void op##_##dtype(const jaxcc_tile* tile) { reduce<Op, Type>(tile); }
 #define JAXCC_ENTRY(op, Op, dtype, Type) {"all_reduce." #op "." #dtype, op##_##dtype},
-#define JAXCC_DTYPES(X, op, Op)  \
-  X(op, Op, f32, Plain<float>)   \
-  X(op, Op, f64, Plain<double>)  \
-  X(op, Op, i32, Plain<int32_t>) \
-  X(op, Op, i64, Plain<int64_t>) \
+#define JAXCC_DTYPES(X, op, Op)   \
+  X(op, Op, f32, Plain<float>)    \
+  X(op, Op, f64, Plain<double>)   \
+  X(op, Op, i32, Plain<int32_t>)  \
+  X(op, Op, i64, Plain<int64_t>)  \
   X(op, Op, u32, Plain<uint32_t>) \
-  X(op, Op, bf16, Bf16)          \
+  X(op, Op, bf16, Bf16)           \
   X(op, Op, f16, F16)
 #define JAXCC_ALL(X)        \
   JAXCC_DTYPES(X, sum, Sum) \

@@ -50,7 +50,8 @@ std::chrono::nanoseconds timeout() {
   return limit;
 }
 
-// Groups and signatures live as long as the process: another rank may still be using them when an executable dies.
+// Groups and signatures live as long as the process: another rank may still be using them when an
+// executable dies.
 Group& group_of(std::vector<int64_t> devices) {
   static std::mutex& mutex = *new std::mutex;
   static auto& groups = *new std::map<std::vector<int64_t>, std::unique_ptr<Group>>;
@@ -77,8 +78,8 @@ int64_t cache_bytes() {
   return bytes;
 }
 
-// Without this, first touching a large result costs a page fault for each 4 KiB. The start is rounded down to a page, or
-// the kernel leaves the first 2 MiB small.
+// Without this, first touching a large result costs a page fault for each 4 KiB. The start is
+// rounded down to a page, or the kernel leaves the first 2 MiB small.
 void use_huge_pages(void* data, size_t bytes) {
   static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
@@ -198,9 +199,11 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
     Group& group = group_of(members);
     for (int rank = 0; rank < ranks; ++rank) {
       const int64_t device = members[rank];
-      if (device < 0 || device >= 1 << 20) return refuse("no device has ordinal " + std::to_string(device));
+      if (device < 0 || device >= 1 << 20)
+        return refuse("no device has ordinal " + std::to_string(device));
       if (call->seats.size() <= static_cast<size_t>(device)) call->seats.resize(device + 1);
-      if (call->seats[device].group) return refuse("device " + std::to_string(device) + " has two ranks");
+      if (call->seats[device].group)
+        return refuse("device " + std::to_string(device) + " has two ranks");
       call->seats[device] = {&group, rank};
     }
   }
@@ -223,8 +226,8 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   const std::string& op = call->signature->op;
   if (device < 0 || static_cast<size_t>(device) >= call->seats.size() ||
       !call->seats[device].group) {
-    return invalid(op, "runs on device " + std::to_string(device) +
-                           ", which is in none of its groups");
+    return invalid(op,
+                   "runs on device " + std::to_string(device) + ", which is in none of its groups");
   }
   if (args.size() != call->operands + 1 || rets.size() != call->results + 1) {
     return invalid(op, "has " + std::to_string(args.size()) + " operands and " +
@@ -270,7 +273,8 @@ auto guarded(F function) {
     try {
       return function(args...);
     } catch (const std::exception& problem) {
-      return ffi::Error(ffi::ErrorCode::kInternal, std::string("[BACKEND_INTERNAL] ") + problem.what());
+      return ffi::Error(ffi::ErrorCode::kInternal,
+                        std::string("[BACKEND_INTERNAL] ") + problem.what());
     }
   };
 }

@@ -1,8 +1,9 @@
-// The XLA FFI target `jaxcc_fused`: one kernel, run by a group of ranks on the buffers of all of them.
+// The XLA FFI target `jaxcc_fused`: one kernel, run by a group of ranks on the buffers of all of
+// them.
 //
-// Operands: order, scalars..., tensor 0's operands..., tensor 1's operands..., and so on. Results: order, tensor 0's
-// results..., and so on. The order buffer is copied through; it makes XLA run a program's collectives in one order on
-// all ranks. Attributes:
+// Operands: order, scalars..., tensor 0's operands..., tensor 1's operands..., and so on. Results:
+// order, tensor 0's results..., and so on. The order buffer is copied through; it makes XLA run a
+// program's collectives in one order on all ranks. Attributes:
 //   kernel    string   key of the kernel
 //   op        string   name for messages
 //   devices   i64[]    local device ordinals: groups of `ranks`, one after another

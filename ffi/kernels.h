@@ -1,4 +1,5 @@
-// Kernels by key: those of this library, and generated ones once their shared object has been loaded.
+// Kernels by key: those of this library, and generated ones once their shared object has been
+// loaded.
 #pragma once
 
 #include <string>
@@ -12,11 +13,12 @@ namespace jaxcc {
 // The kernel, or null if there is none of that key.
 jaxcc_tile_fn find_kernel(const std::string& key);
 
-// Loads the shared object at `path`, unless the key is known. Returns what is wrong with it, or an empty string.
+// Loads the shared object at `path`, unless the key is known. Returns what is wrong with it, or an
+// empty string.
 std::string load_kernel(const std::string& key, const std::string& path);
 
-// all_reduce.<op>.<dtype>: one operand, whole on every rank, to one result, gathered. op: sum, max, min, prod; dtype: f32,
-// f64, i32, i64, u32, bf16, f16.
+// all_reduce.<op>.<dtype>: one operand, whole on every rank, to one result, gathered. op: sum, max,
+// min, prod; dtype: f32, f64, i32, i64, u32, bf16, f16.
 const std::vector<std::pair<std::string, jaxcc_tile_fn>>& all_reduce_kernels();
 
 }  // namespace jaxcc

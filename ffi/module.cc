@@ -35,8 +35,9 @@ NB_MODULE(_ffi, m) {
     types["jaxcc_fused_call"] = call;
     return types;
   });
-  m.def("has_kernel", [](const std::string& key) { return jaxcc::find_kernel(key) != nullptr; },
-        "key"_a);
+  m.def(
+      "has_kernel", [](const std::string& key) { return jaxcc::find_kernel(key) != nullptr; },
+      "key"_a);
   m.def(
       "load_kernel",
       [](const std::string& key, const std::string& path) {

@@ -15,7 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The group's word: which ranks came, whether the work is open, whether the epoch is being given up, and the epoch.
+// The group's word: which ranks came, whether the work is open, whether the epoch is being given
+// up, and the epoch.
 constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
 constexpr uint64_t kOpen = uint64_t{1} << 32;
 constexpr uint64_t kClosing = uint64_t{1} << 33;
@@ -23,11 +24,12 @@ constexpr int kEpochShift = 34;
 
 // Below this, the last rank to come does all the work: waking or even telling another costs more.
 constexpr int64_t kAloneElements = 4096;
-// From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two chunks.
+// From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two
+// chunks.
 constexpr int64_t kHelpChunks = 8;
 
-// A pause keeps the core and its cache lines; a yield runs the next rank on this core; only then sleep, since a core that
-// went idle takes some 20 us to wake.
+// A pause keeps the core and its cache lines; a yield runs the next rank on this core; only then
+// sleep, since a core that went idle takes some 20 us to wake.
 constexpr auto kPauseFor = std::chrono::microseconds(9);
 constexpr auto kYieldFor = std::chrono::microseconds(50);
 constexpr auto kSleepSlice = std::chrono::milliseconds(100);
@@ -200,15 +202,14 @@ void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
     sched_yield();
   } while (Clock::now() - start < kYieldFor);
 
-  // The count goes up before the word is read again, and whoever changes the word reads the count after: one of the two
-  // sees the other, so no wake is lost.
+  // The count goes up before the word is read again, and whoever changes the word reads the count
+  // after: one of the two sees the other, so no wake is lost.
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
     const uint64_t state = state_.load(std::memory_order_seq_cst);
     if (ready(state)) break;
     futex_wait(state_, state);
-    const bool spoilt =
-        entries_[rank].call.run == failed_run_.load(std::memory_order_acquire);
+    const bool spoilt = entries_[rank].call.run == failed_run_.load(std::memory_order_acquire);
     if (spoilt || Clock::now() - start > timeout_) give_up(epoch, rank);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -281,9 +282,8 @@ bool Participant::claim(const Geometry& geometry, Chunk* chunk) {
 bool Participant::leave() {
   if (!over_) {
     if (view_.stream) drain_streaming_stores();
-    const bool last =
-        alone_ || (stored_ > 0 &&
-                   group_.remaining_.fetch_sub(stored_, std::memory_order_acq_rel) == stored_);
+    const bool last = alone_ || (stored_ > 0 && group_.remaining_.fetch_sub(
+                                                    stored_, std::memory_order_acq_rel) == stored_);
     if (last) {
       group_.finish(epoch_);
     } else {

@@ -1,8 +1,9 @@
-// Where the ranks of one process meet: a group of threads, one per rank, that run a collective together.
+// Where the ranks of one process meet: a group of threads, one per rank, that run a collective
+// together.
 //
-// Ranks announce their buffers in one atomic word. The last to come opens the work, whoever is running claims chunks
-// of it, and whoever stores the last one ends the epoch. A rank needs one switch of context per collective, and no
-// core goes idle while there is work.
+// Ranks announce their buffers in one atomic word. The last to come opens the work, whoever is
+// running claims chunks of it, and whoever stores the last one ends the epoch. A rank needs one
+// switch of context per collective, and no core goes idle while there is work.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,8 @@ struct Signature {
 // What one rank brings to a collective. It must stay valid until the rank leaves.
 struct Call {
   const Signature* signature;
-  int64_t run;  // the execution that it is part of; a failure spoils the rest of that execution for the group
+  int64_t run;  // the execution that it is part of; a failure spoils the rest of that execution for
+                // the group
   void* const* buffers;
   bool stream;
 };

@@ -1,7 +1,7 @@
 """Installs jaxcc and what its tests need in the environment that runs this, then runs the tests.
 
-`tools/test.py` builds a wheel, installs it, and runs the C++ and the Python tests; with `--wheel FILE`
-it installs that wheel and runs the Python tests alone. Other options are pytest's.
+`tools/test.py` builds a wheel, installs it, and runs the C++ and the Python tests; with
+`--wheel FILE` it installs that wheel and runs the Python tests alone. Other options are pytest's.
 """
 
 import os
@@ -34,7 +34,7 @@ def run(*command: str | Path, **extra_env: str) -> None:
 
 
 def build() -> Path:
-    """Builds jaxcc's wheel; one without the C++ part, which users get where no compiler is, fails."""
+    """Builds the wheel; one without the C++ part, which is made where no compiler is, fails."""
     for old in WHEELS.glob("*.whl"):
         old.unlink()
     run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", WHEELS, ".")
@@ -45,7 +45,7 @@ def build() -> Path:
 
 
 def install(wheel: Path) -> None:
-    """Installs the wheel with its test dependencies, and mpi4jax built against the MPI among them."""
+    """Installs the wheel, its test dependencies, and mpi4jax built against the MPI among them."""
     run(*PIP, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
     run(*PIP, "install", "--quiet", f"{wheel}[test]")
     # mpi4jax takes any nvcc on PATH for a CUDA toolkit; an empty one makes it build for the CPU.

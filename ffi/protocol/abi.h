@@ -1,5 +1,5 @@
-// What a generated kernel and the code that calls it agree on. Plain C types: no XLA, CUDA or C++ header is needed
-// to compile either side. A change here changes JAXCC_ABI.
+// What a generated kernel and the code that calls it agree on. Plain C types: no XLA, CUDA or C++
+// header is needed to compile either side. A change here changes JAXCC_ABI.
 #pragma once
 
 #include <stdint.h>
@@ -13,12 +13,14 @@
 #define JAXCC_FN inline __attribute__((always_inline))
 #endif
 
-// A tile: a contiguous run of elements of one whole tensor, all in the slice of one rank (its owner).
+// A tile: a contiguous run of elements of one whole tensor, all in the slice of one rank (its
+// owner).
 //
-// Every rank passes the same list of buffers: first the scalars that all tensors share, then each tensor's operands,
-// then each tensor's results. A buffer is whole (the tensor's full size: reduced operands, replicated operands, gathered
-// results, indexed by the flat index in the whole tensor) or a slice (the owner's block: sliced operands and
-// results, indexed by the flat index minus `shift`).
+// Every rank passes the same list of buffers: first the scalars that all tensors share, then each
+// tensor's operands, then each tensor's results. A buffer is whole (the tensor's full size: reduced
+// operands, replicated operands, gathered results, indexed by the flat index in the whole tensor)
+// or a slice (the owner's block: sliced operands and results, indexed by the flat index minus
+// `shift`).
 struct jaxcc_tile {
   void* const* const* buffers;  // buffers[rank][index]
   int32_t ranks;
@@ -27,12 +29,12 @@ struct jaxcc_tile {
   int32_t first_result;   // and of its first result
   int64_t begin;          // flat range [begin, end) in the whole tensor
   int64_t end;
-  int64_t shift;          // flat index in the whole tensor minus index in the owner's block
-  int32_t stream;         // 1 if results are too large to stay in cache: bypass it when storing
+  int64_t shift;   // flat index in the whole tensor minus index in the owner's block
+  int32_t stream;  // 1 if results are too large to stay in cache: bypass it when storing
 };
 
-// Reduces, computes and stores one tile: reads whole operands of every rank, writes gathered results to every rank
-// and sliced results to the owner. It may not block, allocate or fail.
+// Reduces, computes and stores one tile: reads whole operands of every rank, writes gathered
+// results to every rank and sliced results to the owner. It may not block, allocate or fail.
 typedef void (*jaxcc_tile_fn)(const struct jaxcc_tile*);
 
 // Every generated host kernel exports these two names.

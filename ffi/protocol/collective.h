@@ -1,10 +1,11 @@
-// The two-shot collective: each part is reduced, computed and stored for all ranks by whoever claims it.
+// The two-shot collective: each part is reduced, computed and stored for all ranks by whoever
+// claims it.
 //
 // A platform has
-//   bool enter()                         returns when every rank's operands may be read and its results written
-//   bool claim(const Geometry&, Chunk*)  the next chunk for this caller; false when none is left
-//   Lanes lanes()                        how the caller's threads share a tile
-//   bool leave()                         returns when every chunk has been stored
+//   bool enter()                         returns when every rank's operands may be read and its
+//   results written bool claim(const Geometry&, Chunk*)  the next chunk for this caller; false when
+//   none is left Lanes lanes()                        how the caller's threads share a tile bool
+//   leave()                         returns when every chunk has been stored
 // where enter and leave are false if the group failed; nobody then touches a peer's buffers.
 #pragma once
 

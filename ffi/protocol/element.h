@@ -1,12 +1,15 @@
-// Elements: how each dtype is stored and computed, with XLA's meaning where C++ leaves it open (integer overflow and
-// division by zero, NaN in max and in casts). The same text serves g++, clang++ and NVRTC.
+// Elements: how each dtype is stored and computed, with XLA's meaning where C++ leaves it open
+// (integer overflow and division by zero, NaN in max and in casts). The same text serves g++,
+// clang++ and NVRTC.
 //
-// bf16 and f16 are stored as uint16_t and computed as float; round_* is the rounding after each operation.
+// bf16 and f16 are stored as uint16_t and computed as float; round_* is the rounding after each
+// operation.
 #pragma once
 
 #include "abi.h"
 
-// Before a loop: an iteration may store to what it has loaded itself, never to what another one loads.
+// Before a loop: an iteration may store to what it has loaded itself, never to what another one
+// loads.
 #if defined(__CUDACC__)
 #define JAXCC_INDEPENDENT
 #elif defined(__clang__)
@@ -58,8 +61,9 @@ JAXCC_FN uint16_t to_bf16(float x) {
 
 JAXCC_FN float round_bf16(float x) { return from_bf16(to_bf16(x)); }
 
-// IEEE binary16. Adding and subtracting a power of two lets the adder align (and round) what is subnormal in f16,
-// also where the processor flushes subnormal floats to zero, as it does while XLA runs.
+// IEEE binary16. Adding and subtracting a power of two lets the adder align (and round) what is
+// subnormal in f16, also where the processor flushes subnormal floats to zero, as it does while XLA
+// runs.
 JAXCC_FN float from_f16(uint16_t h) {
   const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
   const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
@@ -109,7 +113,8 @@ JAXCC_FN T sign(T x) {
   return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
 }
 
-// x / 0 is all ones and the lowest value / -1 itself. Division by 1 stands in where C++ has no answer.
+// x / 0 is all ones and the lowest value / -1 itself. Division by 1 stands in where C++ has no
+// answer.
 template <class T>
 JAXCC_FN T integer_div(T a, T b) {
   const bool negates = T(-1) < T(0) && b == T(-1);
@@ -132,7 +137,8 @@ JAXCC_FN T shift_left(T a, T by) {
   return (uint64_t)by < bits ? (T)((uint64_t)a << ((uint64_t)by & (bits - 1))) : T(0);
 }
 
-// Filled: the signed type of the same size for an arithmetic shift, the unsigned one for a logical shift.
+// Filled: the signed type of the same size for an arithmetic shift, the unsigned one for a logical
+// shift.
 template <class T, class Filled>
 JAXCC_FN T shift_right(T a, T by) {
   const uint64_t bits = 8 * sizeof(T);
@@ -157,7 +163,8 @@ JAXCC_FN T saturate(F x) {
   const bool has_sign = T(-1) < T(0);
   const int bits = 8 * (int)sizeof(T) - has_sign;
   const F end = F(2) * F(uint64_t(1) << (bits - 1)), low = has_sign ? -end : F(0);
-  const T highest = (T)(((uint64_t(1) << (bits - 1)) - 1) * 2 + 1), lowest = (T)(has_sign ? ~highest : T(0));
+  const T highest = (T)(((uint64_t(1) << (bits - 1)) - 1) * 2 + 1),
+          lowest = (T)(has_sign ? ~highest : T(0));
   const T whole = (T)(x >= low && x < end ? x : F(0));
   return x >= end ? highest : x < low ? lowest : whole;
 }

@@ -1,8 +1,9 @@
 // Gathered results: stored once by the kernel's loop, and from there to every rank.
 //
-// On a host the loop stores to one place, the owner's array or, if that would only be pulled into the cache to be
-// overwritten, a scratch block; after each block the other ranks get a copy. (Stores to all ranks in the loop are 8 %
-// slower there.) Where `Lanes::kDirect`, as on a GPU, the loop stores to all ranks.
+// On a host the loop stores to one place, the owner's array or, if that would only be pulled into
+// the cache to be overwritten, a scratch block; after each block the other ranks get a copy.
+// (Stores to all ranks in the loop are 8 % slower there.) Where `Lanes::kDirect`, as on a GPU, the
+// loop stores to all ranks.
 #pragma once
 
 #include "abi.h"
@@ -13,7 +14,8 @@
 
 namespace jaxcc {
 
-// Elements between copies: small enough for the first level of cache, large enough for whole vectors and lines.
+// Elements between copies: small enough for the first level of cache, large enough for whole
+// vectors and lines.
 constexpr int64_t kBlock = 1024;
 
 // The end of the block that starts at `begin`.
@@ -61,8 +63,8 @@ struct OneLane {
   static constexpr int64_t step() { return 1; }
 };
 
-// Copies a block of result `index` to the ranks' arrays, `offset` bytes in; the owner has it already if `kept`.
-// Not inlined: it would be compiled anew for each result.
+// Copies a block of result `index` to the ranks' arrays, `offset` bytes in; the owner has it
+// already if `kept`. Not inlined: it would be compiled anew for each result.
 __attribute__((noinline)) inline void spread(const jaxcc_tile& tile, int index, bool kept,
                                              const void* from, int64_t offset, int64_t bytes) {
   for (int32_t r = 0; r < tile.ranks; ++r) {

@@ -1,14 +1,16 @@
 // How a list of tensors is divided among ranks, and each rank's part into chunks of work.
 //
-// A tensor has `outer` rows of `extent` elements. In each row rank r owns [r * block, (r + 1) * block), cut off at
-// extent, with block = ceil(extent / ranks); its slice buffers hold outer * block elements.
+// A tensor has `outer` rows of `extent` elements. In each row rank r owns [r * block, (r + 1) *
+// block), cut off at extent, with block = ceil(extent / ranks); its slice buffers hold outer *
+// block elements.
 #pragma once
 
 #include "peer_view.h"
 
 namespace jaxcc {
 
-// Chunks begin at a multiple of kUnit elements of a slice, so that they share no vector and no page's worth of lines.
+// Chunks begin at a multiple of kUnit elements of a slice, so that they share no vector and no
+// page's worth of lines.
 constexpr int64_t kUnit = 1024;
 constexpr int64_t kChunkUnits = 16;
 
@@ -38,8 +40,8 @@ JAXCC_FN int64_t chunks(const Geometry& geometry) {
   return (geometry.units + kChunkUnits - 1) / kChunkUnits;
 }
 
-// Fills the fields that follow from `outer` and `extent`. Buffers are: `scalars`, then `operands` for each tensor, then
-// `results` for each tensor.
+// Fills the fields that follow from `outer` and `extent`. Buffers are: `scalars`, then `operands`
+// for each tensor, then `results` for each tensor.
 JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t scalars,
                          int32_t operands, int32_t results) {
   int64_t units = 0;
@@ -61,7 +63,8 @@ class Tiles {
       : geometry_(geometry), end_unit_((chunk.index + 1) * kChunkUnits) {
     const int64_t first_unit = chunk.index * kChunkUnits;
     int32_t low = 0;
-    int32_t high = geometry.count;  // the last tensor that starts at or before the chunk is in [low, high)
+    int32_t high =
+        geometry.count;  // the last tensor that starts at or before the chunk is in [low, high)
     while (high - low > 1) {
       const int32_t middle = low + (high - low) / 2;
       (geometry.tensors[middle].first_unit <= first_unit ? low : high) = middle;

@@ -1,10 +1,12 @@
-// Elementary functions: float ones without branches, so that a loop over them becomes vector code, double ones from
-// the C library. NaN, infinities and signed zeros as in C; each float function within 4 ulp of the true value
-// (tests/codegen/test_math.py measures it), also if the processor flushes subnormal numbers to zero.
+// Elementary functions: float ones without branches, so that a loop over them becomes vector code,
+// double ones from the C library. NaN, infinities and signed zeros as in C; each float function
+// within 4 ulp of the true value (tests/codegen/test_math.py measures it), also if the processor
+// flushes subnormal numbers to zero.
 //
-// Polynomials are minimax fits on the stated interval, made for this file in double precision. Argument
-// reductions: W. Cody and W. Waite, Software Manual for the Elementary Functions, 1980 (exp, log); erfc(x) as
-// exp(-x^2) times a function of (x - 2) / (x + 2): M. Shepherd and J. Laframboise, Math. Comp. 36, 1981.
+// Polynomials are minimax fits on the stated interval, made for this file in double precision.
+// Argument reductions: W. Cody and W. Waite, Software Manual for the Elementary Functions, 1980
+// (exp, log); erfc(x) as exp(-x^2) times a function of (x - 2) / (x + 2): M. Shepherd and J.
+// Laframboise, Math. Comp. 36, 1981.
 #pragma once
 
 #include "element.h"
@@ -43,7 +45,8 @@ JAXCC_FN double abs(double x) { return JAXCC_LIBM(fabs)(x); }
 // 2^n, -126 <= n <= 127.
 JAXCC_FN float power_of_two(int32_t n) { return float_of((uint32_t)(n + 127) << 23); }
 
-// A whole number near x in both types, for |x| < 2^22: the sum's low bits are the integer. No cast, so NaN is harmless.
+// A whole number near x in both types, for |x| < 2^22: the sum's low bits are the integer. No cast,
+// so NaN is harmless.
 struct Whole {
   float value;
   int32_t n;
@@ -57,7 +60,8 @@ JAXCC_FN Whole nearest(float x) {
 
 // e^r - 1 for |r| <= ln(2) / 2; to 0.5 it loses no more than the last bit.
 JAXCC_FN float expm1_reduced(float r) {
-  const float q = polynomial(r, 0.5f, 0.16666667f, 0.041666463f, 0.0083332863f, 0.0013933732f, 0.00019907697f);
+  const float q =
+      polynomial(r, 0.5f, 0.16666667f, 0.041666463f, 0.0083332863f, 0.0013933732f, 0.00019907697f);
   return fma(r * r, q, r);
 }
 
@@ -113,8 +117,8 @@ JAXCC_FN float log_normal(float x, float e) {
   const uint32_t from_root = bits_of(x) - 0x3f3504f3u;
   const float n = e + (float)((int32_t)from_root >> 23);
   const float f = float_of((from_root & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-  const float p = polynomial(f, 0.3333331f, -0.24999985f, 0.20002273f, -0.16669357f, 0.1421771f, -0.12381809f,
-                             0.11877954f, -0.118078545f, 0.06925775f);
+  const float p = polynomial(f, 0.3333331f, -0.24999985f, 0.20002273f, -0.16669357f, 0.1421771f,
+                             -0.12381809f, 0.11877954f, -0.118078545f, 0.06925775f);
   const float f2 = f * f;
   const float tail = fma(n, -0x1.bd0106p-13f, fma(f2 * f, p, -0.5f * f2));
   return fma(n, 0x1.63p-1f, f + tail);
@@ -149,8 +153,8 @@ JAXCC_FN double logistic(double x) { return 1.0 / (1.0 + JAXCC_LIBM(exp)(-x)); }
 
 // erf(x) for |x| < 0.93.
 JAXCC_FN float erf_small(float x) {
-  const float p = polynomial(x * x, 0.12837917f, -0.37612635f, 0.11283694f, -0.02685927f, 0.005200634f,
-                             -0.00081374368f, 8.3452214e-05f);
+  const float p = polynomial(x * x, 0.12837917f, -0.37612635f, 0.11283694f, -0.02685927f,
+                             0.005200634f, -0.00081374368f, 8.3452214e-05f);
   return fma(x, p, x);
 }
 
@@ -158,8 +162,8 @@ JAXCC_FN float erf(float x) {
   const float magnitude = abs(x);
   const float a = select(magnitude > 4.0f, 4.0f, magnitude);
   // log(erfc(a)) for 0.9 <= a <= 4.
-  const float q = polynomial(a, 0.00017055369f, -1.1294951f, -0.63338661f, -0.10823664f, 0.025091512f,
-                             -0.0041605332f, 0.0004323043f, -2.0909676e-05f);
+  const float q = polynomial(a, 0.00017055369f, -1.1294951f, -0.63338661f, -0.10823664f,
+                             0.025091512f, -0.0041605332f, 0.0004323043f, -2.0909676e-05f);
   const float tail = copy_sign(1.0f - exp_in_range(q), x);
   return magnitude < 0.92f ? erf_small(x) : tail;
 }
@@ -169,10 +173,12 @@ JAXCC_FN float erfc(float x) {
   const float a = select(magnitude > 10.1f, 10.1f, magnitude);
   const float reciprocal = 1.0f / (a + 2.0f);
   // erfc(a) exp(a^2) (1 + 2 a), 0 <= a <= 10.3.
-  const float p = polynomial((a - 2.0f) * reciprocal, 1.2769784f, -0.092763819f, -0.16603053f, 0.16405103f,
-                             -0.054217823f, -0.0080307974f, 0.008709114f, 0.0012524911f, -0.0014209865f,
-                             -0.00040058623f, 0.00016968563f, 7.9534468e-05f);
-  // a^2 = h^2 + (a - h)(a + h), where h^2 is exact: what exp would make of the rounding of a^2 is many ulp.
+  const float p =
+      polynomial((a - 2.0f) * reciprocal, 1.2769784f, -0.092763819f, -0.16603053f, 0.16405103f,
+                 -0.054217823f, -0.0080307974f, 0.008709114f, 0.0012524911f, -0.0014209865f,
+                 -0.00040058623f, 0.00016968563f, 7.9534468e-05f);
+  // a^2 = h^2 + (a - h)(a + h), where h^2 is exact: what exp would make of the rounding of a^2 is
+  // many ulp.
   const float h = float_of(bits_of(a) & 0xfffff000u);
   const Reduced by = by_ln2(-h * h);
   const float gauss = scaled(1.0f + expm1_reduced(by.r - (a - h) * (a + h)), by.n);

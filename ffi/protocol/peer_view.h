@@ -1,4 +1,5 @@
-// What a rank sees of its group: plain pointers, wherever they come from (one process, shared memory, peer GPUs).
+// What a rank sees of its group: plain pointers, wherever they come from (one process, shared
+// memory, peer GPUs).
 #pragma once
 
 #include "abi.h"
@@ -14,8 +15,8 @@ struct PeerView {
   int32_t rank;
   int32_t ranks;
   void* const* const* buffers;  // buffers[rank][index], in the order that abi.h gives
-  Flag* const* flags;           // flags[rank][slot * ranks + writer]; null where a platform needs none
-  int32_t stream;               // the jaxcc_tile field
+  Flag* const* flags;  // flags[rank][slot * ranks + writer]; null where a platform needs none
+  int32_t stream;      // the jaxcc_tile field
 };
 
 }  // namespace jaxcc

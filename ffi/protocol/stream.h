@@ -9,8 +9,8 @@
 
 namespace jaxcc {
 
-// As memcpy, with stores that bypass the cache where the processor has them. Other threads see what was written
-// once the platform has left the collective.
+// As memcpy, with stores that bypass the cache where the processor has them. Other threads see what
+// was written once the platform has left the collective.
 inline void stream(void* to, const void* from, int64_t bytes) {
   char* out = static_cast<char*>(to);
   const char* in = static_cast<const char*>(from);

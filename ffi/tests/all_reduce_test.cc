@@ -11,7 +11,8 @@
 namespace jaxcc::testing {
 namespace {
 
-// Half types are written out here, one bit pattern at a time, so as not to check element.h with itself.
+// Half types are written out here, one bit pattern at a time, so as not to check element.h with
+// itself.
 double from_half(uint16_t bits, int exponent_bits) {
   const int mantissa_bits = 15 - exponent_bits;
   const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);

@@ -1,5 +1,5 @@
-// The two-shot template on both of its host platforms, against sums in double: ranks that claim work from each other,
-// and ranks with a fixed part that meet at flag barriers, as on a GPU.
+// The two-shot template on both of its host platforms, against sums in double: ranks that claim
+// work from each other, and ranks with a fixed part that meet at flag barriers, as on a GPU.
 
 #include <atomic>
 #include <cmath>
@@ -11,7 +11,8 @@
 namespace jaxcc::testing {
 namespace {
 
-// What a GPU does, on threads: `threads` blocks per rank, each with every threads-th chunk of the rank's own slice.
+// What a GPU does, on threads: `threads` blocks per rank, each with every threads-th chunk of the
+// rank's own slice.
 class FlagsPlatform {
  public:
   struct Lanes {
@@ -160,7 +161,8 @@ std::vector<Shape> random_shapes(Random& random, int trial) {
   return shapes;
 }
 
-// Many collectives of different shapes, one after another, on one group, with ranks that come at different times.
+// Many collectives of different shapes, one after another, on one group, with ranks that come at
+// different times.
 void check_in_process(int ranks, int trials) {
   Random random(100 + ranks);
   Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));

@@ -1,5 +1,5 @@
-// A group whose ranks do not agree, or do not come: every rank gets an error, soon, and the group works again in the next
-// execution.
+// A group whose ranks do not agree, or do not come: every rank gets an error, soon, and the group
+// works again in the next execution.
 
 #include <atomic>
 
@@ -46,13 +46,13 @@ void check_mismatch() {
     CHECK(run(group, rank, *good, 1).failure == Failure::kAbandoned);
   });
   check_works(group, *good, 2);
-  on_ranks(3, [&](int rank) {
-    CHECK(says(run(group, rank, *good, rank == 2 ? 4 : 3), "execution"));
-  });
+  on_ranks(3,
+           [&](int rank) { CHECK(says(run(group, rank, *good, rank == 2 ? 4 : 3), "execution")); });
   check_works(group, *good, 5);
 }
 
-// Ranks that came return after the limit; one that comes later, in the same execution, returns at once.
+// Ranks that came return after the limit; one that comes later, in the same execution, returns at
+// once.
 void check_timeout(int ranks, int absent) {
   std::vector<int64_t> devices(ranks);
   for (int rank = 0; rank < ranks; ++rank) devices[rank] = 10 + rank;
@@ -79,7 +79,8 @@ void check_timeout(int ranks, int absent) {
   check_works(group, *signature, 3);
 }
 
-// A rank that comes just as the others give up either completes the collective or fails; nobody hangs.
+// A rank that comes just as the others give up either completes the collective or fails; nobody
+// hangs.
 void check_close_call() {
   Group group({0, 1}, std::chrono::milliseconds(100));
   const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);
@@ -94,7 +95,8 @@ void check_close_call() {
   check_works(group, *signature, 100);
 }
 
-// One rank in two collectives at once, which have no order: the second is refused, the first completes.
+// One rank in two collectives at once, which have no order: the second is refused, the first
+// completes.
 void check_busy() {
   Group group({0, 1}, std::chrono::seconds(20));
   const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);

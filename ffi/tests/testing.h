@@ -1,5 +1,5 @@
-// What the C++ tests share: a check that fails the program with its place, seeded random numbers, and threads that
-// act as ranks.
+// What the C++ tests share: a check that fails the program with its place, seeded random numbers,
+// and threads that act as ranks.
 #pragma once
 
 #include <cstdio>
@@ -12,12 +12,12 @@
 
 #include "../rendezvous.h"
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);     \
-      std::exit(1);                                                           \
-    }                                                                         \
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                        \
+    }                                                                      \
   } while (false)
 
 namespace jaxcc::testing {
@@ -55,9 +55,8 @@ inline std::unique_ptr<Signature> make_signature(const std::string& op,
     signature->text += " " + std::to_string(shape.outer) + "x" + std::to_string(shape.extent);
     signature->elements += shape.outer * shape.extent;
   }
-  signature->geometry =
-      divide(signature->tensors.data(), static_cast<int32_t>(shapes.size()), ranks, scalars,
-             operands, results);
+  signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(shapes.size()),
+                               ranks, scalars, operands, results);
   return signature;
 }
 

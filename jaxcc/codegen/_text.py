@@ -130,7 +130,8 @@ class Writer:
         if text is None:
             raise CodegenError(
                 "CODEGEN_DTYPE",
-                f"elements of dtype {element.dtype} cannot be reduced over the ranks",
+                f"elements of dtype {element.dtype} cannot be reduced over the ranks in this way",
+                fixes=("cast to a number with x.astype(jnp.int32) before the collective",),
             )
         return text
 
@@ -151,7 +152,7 @@ class Writer:
     def _offset(self, index: IndexMap, in_block: bool) -> str:
         """Where the row's first element is, in the whole array or the owner's block."""
         if self._moves_with_result(index):
-            return "at - t.shift" if in_block else "at"
+            return "(at - t.shift)" if in_block else "at"
         strides = self._space.strides(index)
         terms = [
             f"c{g} * {step}" if step > 1 else f"c{g}" for g, step in enumerate(strides) if step
@@ -185,7 +186,7 @@ class Writer:
         text = element.store.format(self._argument(value, index))
         tile, row, loop = self._lines
         if role is OutRole.SLICE:
-            row.append(f"{storage}* const {name} = ({storage}*)own[{slot}] + at - t.shift;")
+            row.append(f"{storage}* const {name} = ({storage}*)own[{slot}] + (at - t.shift);")
             loop.append(f"{name}[i] = {text};")
             return
         gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 
@@ -14,6 +14,8 @@ from jaxcc.layout._layouts import LayoutMap, Local, Partial, Sliced, flatten_lay
 from jaxcc.layout._report import LayoutReport
 from jaxcc.layout._trace import Trace, argument_names, trace
 from jaxcc.layout._walk import WalkResult, walk
+
+_tree: Any = jax.tree
 
 
 def check(
@@ -102,14 +104,13 @@ def check(
 
 def mesh_sizes(mesh: Any) -> dict[str, int]:
     """Ranks along each axis of a mesh."""
-    shape = getattr(mesh, "shape", mesh)
+    shape: Any = getattr(mesh, "shape", mesh)
     if not isinstance(shape, Mapping) or not shape:
         raise LayoutError(
             "LAYOUT_ARGUMENT",
             f"mesh has to be a jax Mesh or AbstractMesh with an axis, not {mesh!r}",
         )
-    entries: Mapping[Any, Any] = shape
-    return {str(axis): int(n) for axis, n in entries.items()}
+    return {str(axis): int(shape[axis]) for axis in dict.fromkeys(cast(Any, shape))}
 
 
 def _positive(layout: LayoutMap, leaf: Any) -> LayoutMap:
@@ -182,7 +183,7 @@ def _declared(
     if out_layouts is None:
         return None
     avals = [var.aval for var in alone.outvars]
-    tree = jax.tree.unflatten(traced.out_tree, avals)
+    tree: Any = _tree.unflatten(traced.out_tree, avals)
     flat = flatten_layouts(out_layouts, tree, axes, "out_layouts")
     for index, (layout, aval) in enumerate(zip(flat, avals, strict=True)):
         for one in layout.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._relation import Relation
@@ -64,11 +64,8 @@ class Equation:
     layout: Callable[[int], str] = field(default=_numbered, compare=False)
 
 
-class ComputingRule(Protocol):
-    """Relates an equation's results to those at 1, or raises Refused or CutError."""
-
-    def __call__(self, eqn: Equation, *operands: Relation) -> Relation | Sequence[Relation]: ...
-
+ComputingRule = Callable[..., Relation | Sequence[Relation]]
+"""(equation, a relation for each operand) -> one for each result; raises Refused or CutError."""
 
 ShapeRule = Callable[[Mapping[str, Any], Sequence[Digits], Sequence[int]], Sequence[Digits]]
 """(params, dims of the operand, shape of the result) -> dims of the result."""

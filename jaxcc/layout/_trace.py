@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxcc import _compat
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
+
+# JAX has types for some of its parameters only.
+_jax: Any = jax
 
 _IN = "__jaxcc_in"
 _OUT = "__jaxcc_out"
@@ -54,8 +55,8 @@ def argument_names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
             parameter = parameters[min(index, len(parameters) - 1)]
             starred = parameter.kind is inspect.Parameter.VAR_POSITIONAL
             root = f"{parameter.name}[{index}]" if starred else parameter.name
-        leaves, _ = jax.tree_util.tree_flatten_with_path(arg)
-        names += [root + jax.tree_util.keystr(path) for path, _ in leaves]
+        leaves, _ = _jax.tree_util.tree_flatten_with_path(arg)
+        names += [root + _jax.tree_util.keystr(path) for path, _ in leaves]
     return names
 
 
@@ -108,7 +109,7 @@ def trace(
     mesh = mesh or AbstractMesh(
         tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes)
     )
-    leaves, in_tree = jax.tree.flatten(tuple(args))
+    leaves, in_tree = _jax.tree.flatten(tuple(args))
     names = argument_names(f, args)
     specs: list[PartitionSpec] = []
     avals: list[jax.ShapeDtypeStruct] = []
@@ -121,13 +122,17 @@ def trace(
 
     def per_rank(*flat: Any) -> list[Any]:
         inputs = [
-            checkpoint_name(x.reshape(x.shape[len(layout.stacked_axes()) :]), f"{_IN}{i}")
+            _jax.ad_checkpoint.checkpoint_name(
+                x.reshape(x.shape[len(layout.stacked_axes()) :]), f"{_IN}{i}"
+            )
             for i, (x, layout) in enumerate(zip(flat, layouts, strict=True))
         ]
-        result = f(*jax.tree.unflatten(in_tree, inputs))
-        flat_result, tree = jax.tree.flatten(result)
+        result = f(*_jax.tree.unflatten(in_tree, inputs))
+        flat_result, tree = _jax.tree.flatten(result)
         out_tree.append(tree)
-        outputs = [checkpoint_name(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)]
+        outputs = [
+            _jax.ad_checkpoint.checkpoint_name(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)
+        ]
         return [_stack(y, axes, check_vma) for y in outputs]
 
     wrapped = jax.shard_map(
@@ -138,18 +143,18 @@ def trace(
         check_vma=check_vma,
     )
     with _compat.outside_all_traces():
-        closed = jax.make_jaxpr(wrapped)(*avals)
+        closed = _jax.make_jaxpr(wrapped)(*avals)
     return _strip(closed, sizes, len(leaves), out_tree)
 
 
 def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:
     """Gives `y` the one form that shard_map accepts of any value: varying, with a dimension for the
     ranks."""
-    y = jax.numpy.asarray(y)[None]
+    y = _jax.numpy.asarray(y)[None]
     if not check_vma:
         return y
     missing = tuple(axis for axis in axes if axis not in _compat.varying_axes(y))
-    return lax.pcast(y, missing, to="varying") if missing else y
+    return _jax.lax.pcast(y, missing, to="varying") if missing else y
 
 
 def _strip(closed: Any, sizes: Mapping[str, int], arity: int, out_tree: list[Any]) -> Trace:

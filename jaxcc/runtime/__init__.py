@@ -1,4 +1,4 @@
-"""Host runtime: groups of devices in this process, and the FFI target that runs fused kernels on them."""
+"""Host runtime: groups of devices of this process, and fused kernels that run on them."""
 
 from jaxcc.runtime._fused import Tensor as Tensor
 from jaxcc.runtime._fused import fused_call as fused_call

@@ -3,10 +3,10 @@
 from types import CapsuleType
 
 def registrations() -> dict[str, dict[str, CapsuleType]]:
-    """For each FFI target the handler of each stage, as `jax.ffi.register_ffi_target` takes them."""
+    """The handler of each stage of each target, as `jax.ffi.register_ffi_target` takes them."""
 
 def types() -> dict[str, dict[str, CapsuleType]]:
-    """For each FFI type its identity, as `jax.ffi.register_ffi_type` takes it."""
+    """The identity of each type, as `jax.ffi.register_ffi_type` takes it."""
 
 def has_kernel(key: str) -> bool:
     """Whether `jaxcc_fused` can run the kernel `key`."""

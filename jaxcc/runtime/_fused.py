@@ -18,15 +18,16 @@ from jaxcc.runtime._native import has_kernel, register
 class Tensor:
     """One tensor of a fused call, as one rank holds its parts.
 
-    Rank r owns, in each of the `outer` rows of `extent` elements, the r-th block of ceil(extent / ranks) elements.
+    There are `outer` rows of `extent` elements; of each, rank r owns the r-th block of
+    ceil(extent / ranks) elements.
 
     Attributes:
-      operands: whole arrays (outer * extent elements), this rank's slices (outer * block elements), or arrays that
-        the kernel broadcasts.
+      operands: whole arrays (outer * extent elements), this rank's slices (outer * block
+        elements), or arrays that the kernel broadcasts.
       results: shape, dtype and varying axes of each result, whole or a slice.
       outer: rows.
       extent: elements in a row.
-      aliases: index of an operand -> index of the result that takes its buffer, if XLA may give it up.
+      aliases: index of an operand -> index of the result that takes its buffer.
     """
 
     operands: tuple[jax.Array, ...]
@@ -52,24 +53,24 @@ def fused_call(
 ) -> tuple[jax.Array, list[tuple[jax.Array, ...]]]:
     """Runs a kernel on the buffers of all ranks of each group, inside `jax.shard_map`.
 
-    Blocks until every rank of the group has come, up to JAXCC_TIMEOUT_S (300) seconds; then the program fails with
-    an error that names the ranks that did not.
+    Each rank waits for the others up to JAXCC_TIMEOUT_S (300) seconds; then the program fails with
+    an error that names the ranks that did not come.
 
     Args:
       kernel: key of a kernel that is built in or loaded.
       groups: who runs it together.
       scalars: 0-d arrays that the kernel reads for all tensors.
       tensors: each with the same number of operands and of results.
-      order: what `new_order` or the program's previous fused call gave. It keeps ranks from coming to independent
-        calls in different orders, which would never end.
+      order: what `new_order` or the program's previous fused call gave. It keeps ranks from
+        coming to independent calls in different orders, which would never end.
       op: name of the operation in error messages.
 
     Returns:
       The order buffer for the next call, and each tensor's results.
 
     Raises:
-      BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not loaded, BACKEND_ARGUMENT if
-        the tensors differ in kind.
+      BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
+        loaded, BACKEND_ARGUMENT if the tensors differ in kind.
     """
     if not has_kernel(kernel):
         raise BackendError("BACKEND_KERNEL", f"{op}: no kernel {kernel!r} is loaded")

@@ -33,15 +33,16 @@ class Groups:
 
 
 def groups_of(mesh: Mesh, axis_name: str | Sequence[str]) -> Groups:
-    """The groups along `axis_name`; of several axes the first is the major one, as in a PartitionSpec.
+    """The groups along `axis_name`; the first of several axes is the major one.
 
     Args:
       mesh: a mesh of devices, not an AbstractMesh.
       axis_name: one or more of the mesh's axes.
 
     Raises:
-      BackendError: BACKEND_NOT_LOCAL if a device is not a CPU device of this process, BACKEND_AXIS if the mesh has no such
-        axis, BACKEND_RANKS if a group is larger than the host backend takes.
+      BackendError: BACKEND_NOT_LOCAL if a device is not a CPU device of this process,
+        BACKEND_AXIS if the mesh has no such axis, BACKEND_RANKS if a group is larger than the
+        host backend takes.
     """
     names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     if not isinstance(mesh, Mesh):
@@ -61,7 +62,7 @@ def groups_of(mesh: Mesh, axis_name: str | Sequence[str]) -> Groups:
         if device.platform != "cpu" or device.process_index != process:
             raise BackendError(
                 "BACKEND_NOT_LOCAL",
-                f"{device} is not a CPU device of this process, and the host backend runs on no other",
+                f"the host backend runs on CPU devices of this process, and {device} is not one",
                 fixes=("use backend='xla' or backend='mpi'",),
             )
     along = [mesh.axis_names.index(name) for name in names]
@@ -69,7 +70,8 @@ def groups_of(mesh: Mesh, axis_name: str | Sequence[str]) -> Groups:
     ranks = int(np.prod([mesh.devices.shape[dim] for dim in along]))
     if ranks > MAX_RANKS:
         raise BackendError(
-            "BACKEND_RANKS", f"the host backend takes up to {MAX_RANKS} ranks in a group, not {ranks}"
+            "BACKEND_RANKS",
+            f"the host backend takes up to {MAX_RANKS} ranks in a group, not {ranks}",
         )
     ordered = mesh.devices.transpose(*across, *along).flat
     return Groups(tuple(int(device.local_hardware_id) for device in ordered), ranks)

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, cast
+from types import ModuleType
 
 import jax
 
 from jaxcc.layout import BackendError
 
-if TYPE_CHECKING:
-    from jaxcc.runtime import _ffi
-
 
 @functools.cache
-def native() -> _ffi:
+def native() -> ModuleType:
     """The C++ module.
 
     Raises:
       BackendError: BACKEND_NOT_BUILT if this installation has no C++ part.
     """
     try:
-        return cast("_ffi", importlib.import_module("jaxcc.runtime._ffi"))
+        return importlib.import_module("jaxcc.runtime._ffi")
     except ImportError as error:
         raise BackendError(
             "BACKEND_NOT_BUILT",
             "jaxcc was installed without its C++ part, which the host backend needs",
             because=str(error),
             fixes=(
-                "install jaxcc again where a C++17 compiler is on PATH: pip install --force-reinstall jaxcc",
+                "install jaxcc again where a C++17 compiler is on PATH",
                 "use backend='xla'",
             ),
         ) from None
@@ -39,8 +36,8 @@ def native() -> _ffi:
 def register() -> None:
     """Makes the FFI targets known to XLA's CPU backend.
 
-    JAX hands over what is registered before the backend starts in an order that XLA refuses, handlers before their
-    types; so the backend is started first.
+    JAX hands over what is registered before the backend starts in an order that XLA refuses,
+    handlers before their types; so the backend is started first.
     """
     module = native()
     jax.local_devices(backend="cpu")

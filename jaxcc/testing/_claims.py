@@ -160,7 +160,7 @@ def random_relation(
     dims = [_factored(dim, size, rng) for dim, size in enumerate(whole)]
     ranks: dict[str, Digits] = {}
     partial: dict[str, ReduceOp] = {}
-    op = pending[rng.integers(len(pending))] if pending else "sum"
+    op: ReduceOp = pending[int(rng.integers(len(pending)))] if pending else "sum"
     for axis, n in sizes.items():
         kind = rng.choice(["sliced", "replicated", "partial"], p=[0.5, 0.25, 0.25])
         places = [

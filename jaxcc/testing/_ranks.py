@@ -36,9 +36,9 @@ def split(
     Over a Partial axis the parts are random and reduce to `whole`; over a Local one all are
     `whole`.
     """
-    whole = np.asarray(whole)
+    array: np.ndarray[Any, Any] = np.asarray(whole)
     ranks = list(itertools.product(*(range(n) for n in sizes.values())))
-    values = dict.fromkeys(ranks, whole)
+    values: dict[tuple[int, ...], Any] = {rank: array for rank in ranks}
     for axis, one in layout.items():
         at = list(sizes).index(axis)
         if isinstance(one, Sliced):

@@ -70,7 +70,7 @@ def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
         return constant(base.shape, values[rng.integers(len(values))])
     mate = base
     partial = dict(base.partial)
-    op = next(iter(partial.values()), _PENDING[rng.integers(len(_PENDING))])
+    op: ReduceOp = next(iter(partial.values()), _PENDING[int(rng.integers(len(_PENDING)))])
     for axis in sizes:
         if rng.random() < 0.4:
             partial.pop(axis, None)

@@ -10,7 +10,8 @@ from jaxcc.runtime import load_kernel
 
 HEADERS = Path(__file__).parents[2] / "ffi"
 
-# Scalars: lr, mu. Operands: g (whole, summed), w (whole), m (slice). Results: w (gathered), m (slice).
+# Scalars: lr, mu. Operands: g (whole, summed), w (whole), m (slice).
+# Results: w (gathered), m (slice).
 MOMENTUM = """
 #include "protocol/abi.h"
 extern "C" const int32_t jaxcc_kernel_abi = JAXCC_ABI;

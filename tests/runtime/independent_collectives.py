@@ -1,7 +1,7 @@
-"""Independent all-reduces of 1 MiB on ranks with different amounts of work: run by test_order.py in its own process.
+"""Independent all-reduces of 1 MiB on ranks with unequal work, for test_order.py to run.
 
-XLA's CPU backend runs such calls by readiness of their operands, so without the order buffer ranks come to them in
-different orders and wait for each other forever.
+XLA's CPU backend runs such calls by readiness of their operands, so without the order buffer
+ranks come to them in different orders and wait for each other forever.
 """
 
 import os

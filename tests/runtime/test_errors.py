@@ -51,7 +51,10 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         geometry=np.array([1, x.size], np.int64),
     )
     order = new_order()
-    shapes = (jax.ShapeDtypeStruct(order.shape, order.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype))
+    shapes = (
+        jax.ShapeDtypeStruct(order.shape, order.dtype),
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )
     return jax.ffi.ffi_call("jaxcc_fused", shapes)(order, x, **(attributes | changes))[1]
 
 
@@ -94,7 +97,8 @@ ABSENT = """
 import test_errors as t, jax, numpy as np
 from jax import lax
 def lone(x):
-    return lax.cond(lax.axis_index("x") == 0, lambda x: t.all_reduce(x, t.new_order())[1], lambda x: x, x)
+    reduce = lambda x: t.all_reduce(x, t.new_order())[1]
+    return lax.cond(lax.axis_index("x") == 0, reduce, lambda x: x, x)
 try:
     t.on_ranks(lone, np.ones(1000, np.float32))
 except jax.errors.JaxRuntimeError as error:

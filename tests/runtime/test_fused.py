@@ -32,7 +32,12 @@ def make_mesh(*ranks: int, devices: Sequence[int] | None = None) -> Mesh:
 def all_reduce(x: jax.Array, groups: Groups, order: jax.Array, kind: str) -> Any:
     result = jax.ShapeDtypeStruct(x.shape, x.dtype)
     order, ((y,),) = fused_call(
-        f"all_reduce.{kind}", groups, [], [Tensor((x,), (result,), 1, x.size)], order, op="all_reduce"
+        f"all_reduce.{kind}",
+        groups,
+        [],
+        [Tensor((x,), (result,), 1, x.size)],
+        order,
+        op="all_reduce",
     )
     return order, y
 
@@ -75,7 +80,7 @@ def test_groups_follow_the_mesh() -> None:
     for axes, over in [("x", 0), ("y", 1), (("x", "y"), (0, 1)), (("y", "x"), (0, 1))]:
         groups = groups_of(mesh, axes)
 
-        def per_rank(x: jax.Array) -> jax.Array:
+        def per_rank(x: jax.Array, groups: Groups = groups) -> jax.Array:
             return all_reduce(x, groups, new_order(), "sum.f32")[1]
 
         run = jax.shard_map(
@@ -116,9 +121,7 @@ def test_loops_carry_the_order_buffer(loop: str, check_vma: bool) -> None:
             return lax.scan(step, carry, length=20)[0][1]
         return lax.fori_loop(0, 20, lambda _, carry: step(carry)[0], carry)[1]
 
-    run = jax.shard_map(
-        per_rank, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check_vma
-    )
+    run = jax.shard_map(per_rank, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check_vma)
     y = x.astype(np.float64)
     for _ in range(20):
         y = y * 0.5 + y.sum(0) * 0.01
@@ -175,8 +178,10 @@ def test_slices_scalars_and_gathered_results(
     for lr in (0.1, 0.01, 0.003):
         g = [random.normal(size=(ranks, *shape)).astype(np.float32) for shape in shapes]
         w, m = step(np.float32(lr), g, w, m)
-        wanted_m = [0.9 * mi + gi.astype(np.float64).sum(0) for mi, gi in zip(wanted_m, g)]
-        wanted_w = [wi - lr * mi for wi, mi in zip(wanted_w, wanted_m)]
+        wanted_m = [
+            0.9 * mi + gi.astype(np.float64).sum(0) for mi, gi in zip(wanted_m, g, strict=True)
+        ]
+        wanted_w = [wi - lr * mi for wi, mi in zip(wanted_w, wanted_m, strict=True)]
     for got, wanted in zip(w + m, wanted_w + wanted_m, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     for wi in w:

@@ -43,10 +43,11 @@ def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:
             ),
             fixes=(f"all_gather over '{axis}' to put the blocks together",),
         )
-    partial = {name: kind for name, kind in x.partial.items() if name != axis}
+    partial: dict[str, ReduceOp] = {a: kind for a, kind in x.partial.items() if a != axis}
     if any(kind != op for kind in partial.values()):
-        other, kind = next((n, k) for n, k in partial.items() if k != op)
-        raise partial_refused(eqn, 0, other, kind, f"{op} does not commute with {kind}")
+        other = next(a for a, kind in partial.items() if kind != op)
+        why = f"{op} does not commute with {partial[other]}"
+        raise partial_refused(eqn, 0, other, partial[other], why)
     done = replace(x, partial=partial, local=x.local - {axis})
     counted = op == "sum" and held is None and axis not in x.local
     if not counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxcc.layout._digits import Digit, Digits, uniform
 from jaxcc.layout._relation import Relation
@@ -18,13 +19,14 @@ class _Space:
     contracted)."""
 
     def __init__(self, side: Side) -> None:
-        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = side.params["dimension_numbers"]
+        numbers: Any = side.params["dimension_numbers"]
+        (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers
         lhs_shape, rhs_shape = side.shapes
         lhs_free = [d for d in range(len(lhs_shape)) if d not in (*lhs_contract, *lhs_batch)]
         rhs_free = [d for d in range(len(rhs_shape)) if d not in (*rhs_contract, *rhs_batch)]
         order = [*lhs_batch, *lhs_free]
         self.kept = len(order) + len(rhs_free)
-        self.shape = [
+        self.shape: list[int] = [
             *(lhs_shape[d] for d in order),
             *(rhs_shape[d] for d in rhs_free),
             *(lhs_shape[d] for d in lhs_contract),

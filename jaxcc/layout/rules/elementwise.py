@@ -63,6 +63,12 @@ def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:
 
 
 Fold = Callable[..., Any]
+
+
+def _rsqrt(x: Any) -> Any:
+    return 1 / np.sqrt(x)
+
+
 _FOLDS: dict[str, Fold] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
     "max": np.maximum, "min": np.minimum, "sqrt": np.sqrt,
@@ -70,7 +76,7 @@ _FOLDS: dict[str, Fold] = {
     "abs": np.abs, "sign": np.sign, "eq": np.equal,
     "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal, "and": np.logical_and, "or": np.logical_or,
-    "not": np.logical_not, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "not": np.logical_not, "pow": np.power, "rsqrt": _rsqrt,
 }  # fmt: skip
 
 
@@ -96,7 +102,10 @@ def _folded(eqn: Equation, operands: Sequence[Relation]) -> Relation | None:
 
 
 def _power(exponent: int) -> Fold:
-    return lambda x: np.float64(x) ** exponent
+    def power(x: Any) -> Any:
+        return np.float64(x) ** exponent
+
+    return power
 
 
 def _pointwise(
@@ -212,7 +221,14 @@ def _select(eqn: Equation, *operands: Relation) -> Relation:
 
 def _offset(eqn: Equation, by: int) -> Equation:
     """The equation with operands named from `by` on."""
-    return replace(eqn, name=lambda i: eqn.name(i + by), layout=lambda i: eqn.layout(i + by))
+
+    def name(index: int) -> str:
+        return eqn.name(index + by)
+
+    def layout(index: int) -> str:
+        return eqn.layout(index + by)
+
+    return replace(eqn, name=name, layout=layout)
 
 
 @layout_rule("clamp")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from jaxcc.layout._digits import Digit, Digits, count, uniform, whole_dim
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, constant
-from jaxcc.layout._rules import Equation, Refused, layout_rule
+from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
 from jaxcc.layout.rules._combine import (
     measured,
     partial_refused,
@@ -118,12 +118,16 @@ def _reduce(eqn: Equation, x: Relation) -> Relation:
 
 def _constant_sum(eqn: Equation, x: Relation) -> Relation:
     assert x.const is not None
-    sides = zip((eqn.per_rank, eqn.whole), x.const, strict=True)
     at_n, at_1 = (
-        value * math.prod(side.shapes[0][axis] for axis in side.params["axes"])
-        for side, value in sides
+        value * _summands(side)
+        for side, value in zip((eqn.per_rank, eqn.whole), x.const, strict=True)
     )
     return constant(eqn.per_rank.out_shapes[0], (at_n, at_1))
+
+
+def _summands(side: Side) -> int:
+    axes: Sequence[int] = side.params["axes"]
+    return math.prod(side.shapes[0][axis] for axis in axes)
 
 
 def require_full(eqn: Equation, x: Relation, dim: int, whole_shape: Sequence[int]) -> None:

@@ -50,7 +50,8 @@ def _regrouped(eqn: Equation, x: Relation) -> Relation:
 def _transpose(
     params: Params, dims: Sequence[Digits], out_shape: Sequence[int]
 ) -> Sequence[Digits]:
-    return [dims[old] for old in params["permutation"]]
+    order: Sequence[int] = params["permutation"]
+    return [dims[old] for old in order]
 
 
 @shape_rule("broadcast_in_dim")
