@@ -7,8 +7,8 @@
 // runs all ranks on one device: for tests.
 //
 // epochs: a word for each block of the grid, zero before the first call. failed: set to 1 if a rank
-// did not come within limit_ns. Results are then undefined, and the group needs new flags and epochs
-// before its next call.
+// did not come within limit_ns. Results are then undefined, and the group needs new flags and
+// epochs before its next call.
 extern "C" __global__ void __launch_bounds__(512)
     jaxcc_fused(jaxcc::PeerView view, const __grid_constant__ jaxcc::Geometry geometry,
                 uint32_t* epochs, uint64_t limit_ns, int32_t* failed) {

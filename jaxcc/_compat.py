@@ -1,7 +1,7 @@
 """Every use of `jax.extend` and `jax._src`, and every difference between supported JAX versions.
 
-JAX promises nothing about `jax.extend` or its private modules, and primitives change their names between releases;
-all other modules see only what is defined here.
+JAX promises nothing about `jax.extend` or its private modules, and primitives change their names
+between releases; all other modules see only what is defined here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def axis_names(eqn: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """Where a user wrote something: a file, a line (from 1), columns (from 0) and a function name."""
+    """Where a user wrote something: file, line (from 1), columns (from 0) and function name."""
 
     file: str
     line: int
@@ -126,9 +126,14 @@ def hide_from_user_lines(*folders: str) -> None:
         source_info_util.register_exclusion(folder + os.sep)
 
 
+def is_tracer(x: Any) -> bool:
+    """Whether `x` stands for a value in a trace."""
+    return isinstance(x, _jax_core.Tracer)
+
+
 def varying_axes(x: Any) -> frozenset[str]:
     """The mesh axes over which JAX takes a value or a type `x` to differ between ranks."""
-    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    aval = x if isinstance(x, _jax_core.ShapedArray) else jax.typeof(x)
     return frozenset(aval.manual_axis_type.varying)
 
 
@@ -169,7 +174,9 @@ def at_line_of(eqn: Any) -> Iterator[None]:
 
 
 def allow_on_many_devices(effect: type) -> None:
-    """Lets an ordered effect be part of a program that runs on several devices, each with one token."""
+    """Lets an ordered effect be part of a program that runs on several devices, each with one
+    token.
+    """
     from jax._src import effects
 
     effects.shardable_ordered_effects.add_type(effect)
@@ -193,7 +200,9 @@ def trace_state() -> object:
 
 @contextlib.contextmanager
 def _abstract_mesh(mesh: Any) -> Iterator[None]:
-    """Sets the mesh of what is traced; the public way refuses one of another size than the one around."""
+    """Sets the mesh of what is traced; the public way refuses one of another size than the one
+    around.
+    """
     previous = _jax_mesh.abstract_mesh_context_manager.swap_local(mesh)
     try:
         yield

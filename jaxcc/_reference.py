@@ -10,17 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from jaxcc import _compat
 from jaxcc.layout import LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.program import run as run_program
-from jaxcc.schedule import Source, place, shard_mapped
+from jaxcc.schedule import Source, place, shard_mapped, sharding_of
 
 _REDUCE = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod}
 
 
 def run(source: Source, args: tuple[Any, ...]) -> Any:
-    """The result for global arrays `args`, computed on one device and laid out as the function's own result.
+    """The result for global arrays `args`, computed on one device and laid out as the function's
+    own result.
 
-    With `Local` inputs, which a group of one cannot hold, every rank is computed, on the one device.
+    With `Local` inputs, which a group of one cannot hold, every rank is computed, on the one
+    device.
     """
     device = np.asarray(source.mesh.devices).flat[0]
     leaves = [jax.device_put(jnp.asarray(x), device) for x in jax.tree.leaves(args)]
@@ -29,11 +32,15 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     # Where the function itself puts them, so that the two can be compared.
     placed = [
         y
-        if isinstance(y, jax.core.Tracer)
-        else place(np.asarray(y), layout, np.ndim(y) - len(layout.stacked_axes()), source.mesh)
+        if _compat.is_tracer(y)
+        else place(np.asarray(y), sharding_of(layout, _own_ndim(y, layout), source.mesh))
         for y, layout in zip(outs, source.out_layouts, strict=True)
     ]
     return jax.tree.unflatten(source.program(source.whole).out_tree, placed)
+
+
+def _own_ndim(y: Any, layout: LayoutMap) -> int:
+    return np.ndim(y) - len(layout.stacked_axes())
 
 
 def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:
@@ -66,7 +73,8 @@ def _all_ranks(source: Source, leaves: list[Any]) -> list[Any]:
     program = source.program(source.sizes)
 
     def per_rank(*given: Any) -> list[Any]:
-        # Loops keep the mesh that they were traced over, and there is none here; programs without them also run casts.
+        # Loops keep the mesh that they were traced over, and there is none here; programs without
+        # them also run casts.
         if any(op.has_inner_jaxprs for op in program.ops):
             return source.flat(given)
         return run_program(program, given, check_vma=False)
@@ -75,15 +83,16 @@ def _all_ranks(source: Source, leaves: list[Any]) -> list[Any]:
     for axis in reversed(source.sizes):
         function = jax.vmap(function, axis_name=axis, axis_size=source.sizes[axis])
     parts = [
-        _split(x, layout, source.sizes)
-        for x, layout in zip(leaves, source.in_layouts, strict=True)
+        _split(x, layout, source.sizes) for x, layout in zip(leaves, source.in_layouts, strict=True)
     ]
     outs = jax.jit(function)(*parts)
-    return [_join(y, layout, source.sizes) for y, layout in zip(outs, source.out_layouts, strict=True)]
+    return [
+        _join(y, layout, source.sizes) for y, layout in zip(outs, source.out_layouts, strict=True)
+    ]
 
 
 def _split(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
-    """All ranks' parts of a global array: a leading dimension per mesh axis, in the mesh's order."""
+    """All ranks' parts of a global array: a leading dimension per axis, in the mesh's order."""
     stacked = list(layout.stacked_axes())
     made = list(stacked)
     for axis, one in layout.items_:

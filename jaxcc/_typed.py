@@ -25,8 +25,8 @@ from jaxcc.schedule import Compiled, Schedule, Source
 class TypedFunction:
     """A per-rank function whose layouts are checked; made by `jaxcc.typed`.
 
-    Calling it runs it on every rank of its mesh, on global arrays, over or under `jax.jit`, `jax.grad` and `jax.vmap`.
-    The check runs once for each combination of shapes.
+    Calling it runs it on every rank of its mesh, on global arrays, over or under `jax.jit`,
+    `jax.grad` and `jax.vmap`. The check runs once for each combination of shapes.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class TypedFunction:
         out_layouts: Any,
         check_vma: bool,
     ) -> None:
+        self.__name__ = getattr(f, "__name__", "the function")
         functools.update_wrapper(self, f)
         self._f = f
         self._mesh = mesh
@@ -61,7 +62,9 @@ class TypedFunction:
         return mesh
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for global arrays; a Local or Partial one has a leading dimension of the group's size."""
+        """The result for global arrays; a Local or Partial one has a leading dimension of the
+        group's size.
+        """
         args = self._positional(args, kwargs)
         source, _ = self._source(args, stacked=True)
         if isinstance(source.mesh, jax.sharding.AbstractMesh):
@@ -76,11 +79,14 @@ class TypedFunction:
         return self._compiled[key](*args)
 
     def local(self, *args: Any) -> Any:
-        """The function itself on per-rank arrays, for use inside a `shard_map` of your own; it is not checked."""
+        """The function itself on per-rank arrays, for use inside a `shard_map` of your own; it is
+        not checked.
+        """
         return self._f(*args)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
-        """What the promise is held against: the same function on a group of one, with the whole arrays.
+        """What the promise is held against: the same function on a group of one, with the whole
+        arrays.
 
         A group of one cannot hold `Local` inputs; with them all ranks are computed on one device.
         """
@@ -109,12 +115,14 @@ class TypedFunction:
         if bound.kwargs:
             raise LayoutError(
                 "LAYOUT_ARGUMENT",
-                f"{self.__name__}: keyword-only arguments have no layout: {', '.join(bound.kwargs)}",
+                f"{self.__name__}: no layout for keyword-only arguments {', '.join(bound.kwargs)}",
             )
         return bound.args
 
     def _source(self, args: tuple[Any, ...], *, stacked: bool) -> tuple[Source, LayoutReport]:
-        """The checked function for these arguments; `stacked` ones have the leading dimensions of global arrays."""
+        """The checked function for these arguments; `stacked` ones have the leading dimensions of
+        global arrays.
+        """
         mesh = self.mesh
         leaves, tree = jax.tree.flatten(args)
         shapes = tuple((tuple(jax.numpy.shape(x)), jax.numpy.result_type(x)) for x in leaves)
@@ -127,7 +135,9 @@ class TypedFunction:
                 raise error.with_traceback(None) from None
         return self._sources[key]
 
-    def _checked(self, mesh: Any, tree: Any, shapes: Any, stacked: bool) -> tuple[Source, LayoutReport]:
+    def _checked(
+        self, mesh: Any, tree: Any, shapes: Any, stacked: bool
+    ) -> tuple[Source, LayoutReport]:
         axes = tuple(mesh.shape)
         given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
         in_layouts, out_layouts = self._in_layouts, self._out_layouts
@@ -165,7 +175,7 @@ class TypedFunction:
 def _unstacked(
     x: jax.ShapeDtypeStruct, sizes: list[int], name: str, layout: str
 ) -> jax.ShapeDtypeStruct:
-    """The whole shape of a global array, which has one leading dimension per Local or Partial axis."""
+    """The whole shape of a global array, less the leading dimension per Local or Partial axis."""
     if list(x.shape[: len(sizes)]) != sizes:
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -204,13 +214,17 @@ def typed(
     """Decorates a per-rank function with layouts.
 
     Args:
-      mesh: a `jax.sharding.Mesh`, or an `AbstractMesh` to check without devices; by default that of `jax.set_mesh`.
-      in_layouts: a layout per argument (or a pytree of layouts); by default from `Annotated[...]` parameters.
+      mesh: a `jax.sharding.Mesh`, or an `AbstractMesh` to check without devices; by default that of
+        `jax.set_mesh`.
+      in_layouts: a layout per argument (or a pytree of layouts); by default from `Annotated[...]`
+        parameters.
       out_layouts: the same for the result; by default the layouts that the checker infers.
-      check_vma: the flag that `jax.shard_map` runs with; it decides what the derivative of `psum` is.
+      check_vma: the flag that `jax.shard_map` runs with; it decides what the derivative of `psum`
+        is.
 
     Raises:
-      LayoutError: on the first call with new shapes, if the function does not compute the same on one rank and on N.
+      LayoutError: on the first call with new shapes, if the function does not compute the same on
+        one rank and on N.
     """
 
     def decorate(function: Callable[..., Any]) -> TypedFunction:

@@ -1,4 +1,6 @@
-"""jaxcc.typed as users call it: layouts at the boundary, pytrees, annotations, transformations, mistakes."""
+"""jaxcc.typed as users call it: layouts at the boundary, pytrees, annotations, transformations,
+mistakes.
+"""
 
 from typing import Annotated, Any
 

@@ -110,7 +110,8 @@ def mesh_sizes(mesh: Any) -> dict[str, int]:
             "LAYOUT_ARGUMENT",
             f"mesh has to be a jax Mesh or AbstractMesh with an axis, not {mesh!r}",
         )
-    return {str(axis): int(shape[axis]) for axis in dict.fromkeys(cast(Any, shape))}
+    sizes = cast(Mapping[str, int], shape)
+    return {str(axis): int(n) for axis, n in sizes.items()}
 
 
 def _positive(layout: LayoutMap, leaf: Any) -> LayoutMap:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax import ad_checkpoint
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxcc import _compat
@@ -16,6 +17,7 @@ from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
 
 # JAX has types for some of its parameters only.
 _jax: Any = jax
+_label: Any = cast(Any, ad_checkpoint).checkpoint_name
 
 _IN = "__jaxcc_in"
 _OUT = "__jaxcc_out"
@@ -122,17 +124,13 @@ def trace(
 
     def per_rank(*flat: Any) -> list[Any]:
         inputs = [
-            _jax.ad_checkpoint.checkpoint_name(
-                x.reshape(x.shape[len(layout.stacked_axes()) :]), f"{_IN}{i}"
-            )
+            _label(x.reshape(x.shape[len(layout.stacked_axes()) :]), f"{_IN}{i}")
             for i, (x, layout) in enumerate(zip(flat, layouts, strict=True))
         ]
         result = f(*_jax.tree.unflatten(in_tree, inputs))
         flat_result, tree = _jax.tree.flatten(result)
         out_tree.append(tree)
-        outputs = [
-            _jax.ad_checkpoint.checkpoint_name(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)
-        ]
+        outputs = [_label(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)]
         return [_stack(y, axes, check_vma) for y in outputs]
 
     wrapped = jax.shard_map(

@@ -1,4 +1,6 @@
-"""A linear layer whose weight is split by rows over the ranks, with everything after the product fused."""
+"""A linear layer whose weight is split by rows over the ranks, with everything after the product
+fused.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,15 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 class RowParallelLinear(nnx.Module):
-    """`activation(x @ kernel + bias) + residual`, with `x` and `kernel` sliced along the contraction.
+    """`activation(x @ kernel + bias) + residual`, with `x` and `kernel` sliced along the
+    contraction.
 
-    Each rank multiplies its columns of `x` by its rows of `kernel`; the sum over ranks, the bias, the activation and the
-    residual are one fused reduce-scatter, epilogue, all-gather. Value and gradient are those of `nnx.Linear`, then
-    `activation`, then the residual.
+    Each rank multiplies its columns of `x` by its rows of `kernel`; the sum over ranks, the bias,
+    the activation and the residual are one fused reduce-scatter, epilogue, all-gather. Value and
+    gradient are those of `nnx.Linear`, then `activation`, then the residual.
 
-    Call it inside `jax.shard_map` over `axis_name`, with the module's state split by `jaxcc.nnx.specs`. Outside, it
-    computes the whole product on its own.
+    Call it inside `jax.shard_map` over `axis_name`, with the module's state split by
+    `jaxcc.nnx.specs`. Outside, it computes the whole product on its own.
 
     Args:
       in_features: whole length of the contraction.
@@ -64,7 +67,11 @@ class RowParallelLinear(nnx.Module):
         kernel = kernel_init(rngs.params(), (in_features, out_features), param_dtype)
         self.kernel = nnx.Param(kernel, layout=Sliced(0), axis_name=axis_name)
         self.bias = (
-            nnx.Param(bias_init(rngs.params(), (out_features,), param_dtype), layout=Replicated, axis_name=axis_name)
+            nnx.Param(
+                bias_init(rngs.params(), (out_features,), param_dtype),
+                layout=Replicated,
+                axis_name=axis_name,
+            )
             if use_bias
             else None
         )
@@ -139,7 +146,9 @@ def _fused(
     activation: Activation | None,
     check_vma: bool,
 ) -> Callable[[dict[str, Any]], Any]:
-    """The layer on one rank for these per-rank types, scheduled; unfused, with a warning, where it cannot be."""
+    """The layer on one rank for these per-rank types, scheduled; unfused, with a warning, where it
+    cannot be.
+    """
     plain = functools.partial(_tail, axis_name, activation)
 
     def tail(arrays: dict[str, Any]) -> Any:
@@ -153,7 +162,12 @@ def _fused(
         avals[name] = jax.ShapeDtypeStruct(whole, dtype)
     one_axis = AbstractMesh((ranks,), (axis_name,))
     report = check(
-        tail, avals, mesh=one_axis, in_layouts=(layouts,), out_layouts=Replicated, check_vma=check_vma
+        tail,
+        avals,
+        mesh=one_axis,
+        in_layouts=(layouts,),
+        out_layouts=Replicated,
+        check_vma=check_vma,
     )
     maps = tuple(as_map(layouts[name], (axis_name,)) for name in sorted(layouts))
     names = tuple(sorted(layouts))
@@ -175,7 +189,9 @@ def _has_epilogue(schedule: Schedule) -> bool:
 
 
 def specs(module: nnx.Module) -> Any:
-    """PartitionSpecs of a module's state, for `jax.shard_map`'s `in_specs` (a pytree prefix of `nnx.state(module)`)."""
+    """PartitionSpecs of a module's state, for `jax.shard_map`'s `in_specs` (a pytree prefix of
+    `nnx.state(module)`).
+    """
 
     def spec(variable: Any) -> PartitionSpec:
         metadata = variable.get_metadata()

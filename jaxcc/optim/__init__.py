@@ -1,4 +1,4 @@
-"""Optimizers whose state is sliced over the ranks and whose update is fused with its collectives."""
+"""Optimizers with state sliced over the ranks, their update fused with its collectives."""
 
 from jaxcc.optim._adam import AdamState as AdamState
 from jaxcc.optim._adam import adam as adam

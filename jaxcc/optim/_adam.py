@@ -14,7 +14,9 @@ from jaxcc.optim._transformation import FusedTransformation
 
 
 class AdamState(NamedTuple):
-    """`count`: steps so far, i32[]. `mu`, `nu`: per leaf, this rank's flat slice of the moments, [ceil(size / n)]."""
+    """`count`: steps so far, i32[]. `mu`, `nu`: per leaf, this rank's flat slice of the moments,
+    [ceil(size / n)].
+    """
 
     count: jax.Array
     mu: Any
@@ -31,7 +33,8 @@ def adam(
     axis_name: str,
     mesh: jax.sharding.Mesh | None = None,
 ) -> FusedTransformation:
-    """Adam (Kingma and Ba, arXiv 1412.6980), as `optax.adam` computes it on the mean of the ranks' gradients.
+    """Adam (Kingma and Ba, arXiv 1412.6980), as `optax.adam` computes it on the mean of the ranks'
+    gradients.
 
     Args:
       learning_rate: a number, or an optax schedule: a function of the step count.
@@ -40,7 +43,8 @@ def adam(
       mesh: the mesh that it runs on; by default that of `jax.set_mesh`.
 
     Returns:
-      A transformation whose `step` is one kernel call for all parameters. Without a C++ compiler, or on devices that
+      A transformation whose `step` is one kernel call for all parameters. Without a C++ compiler,
+      or on devices that
       are not CPU devices of this process, it computes the same by XLA's collectives.
     """
 

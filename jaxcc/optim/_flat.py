@@ -1,4 +1,6 @@
-"""Applies an elementwise update rule to a pytree of parameters whose state is sliced, as one fused kernel."""
+"""Applies an elementwise update rule to a pytree of parameters whose state is sliced, as one fused
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxcc import runtime
 from jaxcc.layout import BackendError, CodegenError, Local, Replicated, as_map, check
-
 from jaxcc.program import own_slice
 from jaxcc.schedule import FusedCall, Schedule, Source, warn_unfused
 
@@ -26,7 +27,9 @@ def block_size(size: int, ranks: int) -> int:
 
 
 def slices_like(params: Any, axis_name: str, mesh: Mesh | None) -> Any:
-    """Zeros for this rank's flat slice of each leaf; outside `shard_map`, the global arrays of all slices."""
+    """Zeros for this rank's flat slice of each leaf; outside `shard_map`, the global arrays of all
+    slices.
+    """
     try:
         ranks = lax.axis_size(axis_name)
     except NameError:
@@ -60,10 +63,12 @@ def mesh_or_current(mesh: Mesh | None) -> Mesh:
 
 
 class FlatUpdate:
-    """An elementwise rule over gradients that are averaged over the ranks, whole arrays and sliced state.
+    """An elementwise rule over gradients that are averaged over the ranks, whole arrays and sliced
+    state.
 
-    `rule(mean, *whole, *slices, *scalars)` returns the result that every rank gets, and the new slices. It is traced
-    once per dtype into a program that is checked, scheduled (split, reorder, as_slice, fuse) and compiled like any other.
+    `rule(mean, *whole, *slices, *scalars)` returns the result that every rank gets, and the new
+    slices. It is traced once per dtype into a program that is checked, scheduled (split, reorder,
+    as_slice, fuse) and compiled like any other.
     """
 
     def __init__(
@@ -93,31 +98,40 @@ class FlatUpdate:
         order = runtime.new_order()
         for i, row in enumerate(rows):
             if row["g"].size == 0:
-                kept = row[self._whole[0]] if self._whole else jnp.zeros(row["g"].shape, row["g"].dtype)
+                kept = (
+                    row[self._whole[0]]
+                    if self._whole
+                    else jnp.zeros(row["g"].shape, row["g"].dtype)
+                )
                 results[i] = (kept, *(row[n] for n in self._slices))
         for dtypes, indices in _by_dtype(rows).items():
             chosen = [rows[i] for i in indices]
             order, made = self._update(dtypes, chosen, scalars, order)
             for i, one in zip(indices, made, strict=True):
-                results[i] = (one[0].reshape(rows[i]["g"].shape), *one[1:])
+                results[i] = one
         return tuple(
             jax.tree.unflatten(tree, [row[k] for row in results])
             for k in range(1 + len(self._slices))
         )
 
     def _update(
-        self, dtypes: tuple[Any, ...], rows: list[dict[str, Any]], scalars: Sequence[Any], order: Any
+        self,
+        dtypes: tuple[Any, ...],
+        rows: list[dict[str, Any]],
+        scalars: Sequence[Any],
+        order: Any,
     ) -> tuple[Any, list[list[Any]]]:
-        flat = [{name: x.reshape(-1) for name, x in row.items()} for row in rows]
         call = self._call(dtypes, len(scalars))
         if call is None:
-            return order, [self._unfused(row, scalars) for row in flat]
-        order, made = call.over(flat, {f"s{i}": x for i, x in enumerate(scalars)}, order)
+            return order, [self._unfused(row, scalars) for row in rows]
+        order, made = call.over(rows, {f"s{i}": x for i, x in enumerate(scalars)}, order)
         names = ("total.gather", *(f"new_{n}" for n in self._slices))
         return order, [[one[n] for n in names] for one in made]
 
     def _call(self, dtypes: tuple[Any, ...], scalars: int) -> FusedCall | None:
-        """The kernel for leaves of these dtypes; None, after one warning, where there cannot be one."""
+        """The kernel for leaves of these dtypes; None, after one warning, where there cannot be
+        one.
+        """
         ranks = lax.axis_size(self._axis)
         mesh = mesh_or_current(self._mesh)
         key = (dtypes, ranks, scalars, mesh)
@@ -129,9 +143,7 @@ class FlatUpdate:
                 self._calls[key] = None
         return self._calls[key]
 
-    def _build(
-        self, mesh: Mesh, dtypes: tuple[Any, ...], scalars: int, ranks: int
-    ) -> FusedCall:
+    def _build(self, mesh: Mesh, dtypes: tuple[Any, ...], scalars: int, ranks: int) -> FusedCall:
         schedule = self.schedule(mesh, dtypes, scalars, size=8 * ranks)
         (op,) = (op for op in schedule.program.ops if op.body)
         return FusedCall.build(
@@ -143,9 +155,7 @@ class FlatUpdate:
             any_size=True,
         )
 
-    def schedule(
-        self, mesh: Mesh, dtypes: tuple[Any, ...], scalars: int, size: int
-    ) -> Schedule:
+    def schedule(self, mesh: Mesh, dtypes: tuple[Any, ...], scalars: int, size: int) -> Schedule:
         """The scheduled program for one flat leaf of `size` elements."""
         names = ("g", *self._whole, *self._slices, *(f"s{i}" for i in range(scalars)))
         layouts = [as_map(Local if n == "g" else Replicated, (self._axis,)) for n in names]
@@ -181,14 +191,14 @@ class FlatUpdate:
     def _unfused(self, row: dict[str, Any], scalars: Sequence[Any]) -> list[Any]:
         """The same for one leaf by XLA's collectives."""
         ranks = lax.axis_size(self._axis)
-        size = row["g"].shape[0]
+        shape, size = row["g"].shape, row["g"].size
         pad = block_size(size, ranks) * ranks - size
-        padded = {n: jnp.pad(row[n], (0, pad)) for n in ("g", *self._whole)}
+        padded = {n: jnp.pad(row[n].reshape(-1), (0, pad)) for n in ("g", *self._whole)}
         mean = lax.psum_scatter(padded["g"], self._axis, tiled=True) / ranks
         whole = [own_slice(padded[n], self._axis, 0) for n in self._whole]
         result, *state = self._rule(mean, *whole, *(row[n] for n in self._slices), *scalars)
         gathered = lax.all_gather(result, self._axis, tiled=True, to="invarying")
-        return [gathered[:size], *state]
+        return [gathered[:size].reshape(shape), *state]
 
 
 def _by_dtype(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:

@@ -1,4 +1,6 @@
-"""An optax transformation that also has a fused step: reduce, update and gather a whole pytree in one kernel call."""
+"""An optax transformation that also has a fused step: reduce, update and gather a whole pytree in
+one kernel call.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ import optax
 class FusedTransformation(optax.GradientTransformationExtraArgs):
     """What `jaxcc.optim.adam` returns; use it as any optax transformation, or call `step`.
 
-    All of it runs inside `jax.shard_map` over the optimizer's axis; `init` also runs outside, and then returns global
-    arrays. Gradients are those of each rank's own loss (`Local`): the transformation averages them over the axis.
+    All of it runs inside `jax.shard_map` over the optimizer's axis; `init` also runs outside, and
+    then returns global arrays. Gradients are those of each rank's own loss (`Local`): the
+    transformation averages them over the axis.
     """
 
     _step: Callable[..., Any]
@@ -21,8 +24,8 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
     @classmethod
     def make(
         cls,
-        init: Callable[[Any], Any],
-        update: Callable[..., Any],
+        init: Any,
+        update: Any,
         step: Callable[..., Any],
         specs: Callable[[], Any],
     ) -> FusedTransformation:
@@ -38,7 +41,8 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
         Args:
           grads: a pytree like `params`: this rank's gradients, not yet reduced.
           state: from `init` or the last step; on each rank 1/n of the moments.
-          params: the parameters, equal on all ranks. Donate them, and the state, to the enclosing `jax.jit`.
+          params: the parameters, equal on all ranks. Donate them, and the state, to the enclosing
+            `jax.jit`.
         """
         return self._step(grads, state, params)
 

@@ -8,9 +8,9 @@ from jaxcc.program._ir import Op as Op
 from jaxcc.program._ir import Operand as Operand
 from jaxcc.program._ir import Program as Program
 from jaxcc.program._ir import rename as rename
+from jaxcc.program._own_slice import own_slice as own_slice
 from jaxcc.program._print import program_text as program_text
 from jaxcc.program._print import type_text as type_text
 from jaxcc.program._run import VALUE_LABEL as VALUE_LABEL
 from jaxcc.program._run import apply_op as apply_op
 from jaxcc.program._run import run as run
-from jaxcc.program._own_slice import own_slice as own_slice

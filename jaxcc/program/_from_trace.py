@@ -1,4 +1,6 @@
-"""Builds a `Program` from a trace: inner jaxprs inlined, labels of `jaxcc.name` given to operations."""
+"""Builds a `Program` from a trace: inner jaxprs inlined, labels of `jaxcc.name` given to
+operations.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def program_of(
     in_layouts: Sequence[LayoutMap],
     out_layouts: Sequence[LayoutMap],
 ) -> Program:
-    """The trace, made over `mesh`, as a program; `out_layouts` has one layout per leaf of the result."""
+    """The trace, made over `mesh`, as a program; `out_layouts` has one layout per leaf of the
+    result.
+    """
     builder = _Builder(in_names)
     values: dict[Any, Operand] = dict(zip(trace.invars, in_names, strict=True))
     values.update((var, Constant(value)) for var, value in trace.consts.items())
@@ -78,7 +82,8 @@ class _Builder:
             if kind == "name":
                 values[eqn.outvars[0]] = self.label(inputs[0], eqn)
             elif kind == "pvary":
-                # A type cast for JAX's own checker; running the program puts it back where it is needed.
+                # A type cast for JAX's own checker; running the program puts it back where it is
+                # needed.
                 values[eqn.outvars[0]] = inputs[0]
             elif kind in _INLINED:
                 values.update(zip(eqn.outvars, self.inline(eqn, inputs), strict=True))
@@ -102,7 +107,9 @@ class _Builder:
     ) -> tuple[str, ...]:
         name = self.fresh(stem)
         single = len(outvars) == 1
-        outputs = (name,) if single else tuple(self.fresh(f"{name}.{i}") for i in range(len(outvars)))
+        outputs = (
+            (name,) if single else tuple(self.fresh(f"{name}.{i}") for i in range(len(outvars)))
+        )
         self.ops.append(
             Op(
                 name=name,
@@ -128,7 +135,9 @@ class _Builder:
         return [self.operand(atom, values) for atom in jaxpr.outvars]
 
     def label(self, given: Operand, eqn: Any) -> Operand:
-        """Calls a value what the user does; adds an identity if it is no operation's, or has a label already."""
+        """Calls a value what the user does; adds an identity if it is no operation's, or has a
+        label already.
+        """
         wanted: str = eqn.params["name"]
         made = any(given in op.outputs for op in self.ops)
         if made and wanted not in self.taken and given not in self.labels:
@@ -152,7 +161,7 @@ class _Builder:
 
 
 def _tiled_collective(kind: str, eqn: Any) -> Mapping[str, Any] | None:
-    """Parameters of a reduce-scatter or all-gather of the plain form, None of any other equation."""
+    """Parameters of a plain reduce-scatter or all-gather, None of any other equation."""
     params = eqn.params
     if kind not in ("reduce_scatter", "all_gather") or not params.get("tiled"):
         return None

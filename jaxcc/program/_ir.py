@@ -1,6 +1,7 @@
 """The program that schedules rewrite: named operations over named values, immutable.
 
-Names, not objects, refer to values, so that one list of steps applies to the same function traced at any group size.
+Names, not objects, refer to values, so that one list of steps applies to the same function traced
+at any group size.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Op:
 
     Attributes:
       name: unique in its program; also the name of its value if it has one.
-      kind: `all_reduce`, `reduce_scatter`, `all_gather`, `own_slice`, `fused`, or the name of a JAX primitive.
+      kind: `all_reduce`, `reduce_scatter`, `all_gather`, `own_slice`, `fused`, or the name of a JAX
+        primitive.
       inputs: operands in order.
       outputs: the values that it defines.
       types: per-rank shape and dtype of each output.
@@ -155,7 +157,9 @@ class Program:
         return reaching
 
     def with_ops(self, ops: Iterable[Op], **changes: Any) -> Program:
-        """The program with these operations, sorted so that they can run, less those that nobody reads."""
+        """The program with these operations, sorted so that they can run, less those that nobody
+        reads.
+        """
         program = replace(self, ops=tuple(ops), **changes)
         live = program.reaching(x for x in program.outputs if isinstance(x, str))
         return replace(program, ops=_in_order(program, live))

@@ -31,7 +31,8 @@ def own_slice(x: Any, axis: str, dim: int, *, checked: bool = False) -> jax.Arra
       x: an array whose `dim` the ranks of `axis` divide.
       axis: mesh axis name.
       dim: array dimension.
-      checked: trace it as one primitive, `jaxcc_own_slice`, that the checker knows; such a trace cannot run.
+      checked: trace it as one primitive, `jaxcc_own_slice`, that the checker knows; such a trace
+        cannot run.
     """
     ranks = lax.axis_size(axis)
     if not checked:

@@ -52,7 +52,9 @@ def _op_rows(
 
 
 def _call(op: Op) -> str:
-    detail = [f"{key}={_param(op.params[key])}" for key in ("op", "axes", "dim") if key in op.params]
+    detail = [
+        f"{key}={_param(op.params[key])}" for key in ("op", "axes", "dim") if key in op.params
+    ]
     if op.kind != "all_reduce":
         detail = [d for d in detail if not d.startswith("op=")]
     if op.kind == "integer_pow":

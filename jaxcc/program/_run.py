@@ -74,9 +74,7 @@ def _read(x: Operand, values: Mapping[str, Any]) -> Any:
     return x.value if isinstance(x, Constant) else values[x]
 
 
-def apply_op(
-    op: Op, given: list[Any], *, label: bool = False, check_vma: bool = True
-) -> list[Any]:
+def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool = True) -> list[Any]:
     """The results of one operation on the values of its operands."""
     if op.kind in _KINDS and op.params:
         return [_KINDS[op.kind](op, given[0], label, check_vma)]

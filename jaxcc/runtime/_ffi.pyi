@@ -1,11 +1,9 @@
 """The C++ part: XLA FFI targets and the kernels that they run."""
 
-from types import CapsuleType
-
-def registrations() -> dict[str, dict[str, CapsuleType]]:
+def registrations() -> dict[str, dict[str, object]]:
     """The handler of each stage of each target, as `jax.ffi.register_ffi_target` takes them."""
 
-def types() -> dict[str, dict[str, CapsuleType]]:
+def types() -> dict[str, dict[str, object]]:
     """The identity of each type, as `jax.ffi.register_ffi_type` takes it."""
 
 def has_kernel(key: str) -> bool:

@@ -7,6 +7,7 @@ from jaxcc.schedule._fallback import warn_unfused as warn_unfused
 from jaxcc.schedule._fused import FusedCall as FusedCall
 from jaxcc.schedule._place import place as place
 from jaxcc.schedule._place import shard_mapped as shard_mapped
+from jaxcc.schedule._place import sharding_of as sharding_of
 from jaxcc.schedule._schedule import Schedule as Schedule
 from jaxcc.schedule._source import Source as Source
 from jaxcc.schedule._step import Step as Step

@@ -1,4 +1,6 @@
-"""Compiles a schedule: fused operations become kernel calls, or their parts where there is no kernel."""
+"""Compiles a schedule: fused operations become kernel calls, or their parts where there is no
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
 from jaxcc.program import Op, Program, run
 from jaxcc.schedule._fallback import warn_unfused
 from jaxcc.schedule._fused import FusedCall
-from jaxcc.schedule._place import place, shard_mapped
+from jaxcc.schedule._place import place, shard_mapped, sharding_of
 from jaxcc.schedule._source import Source
 
 BACKENDS = ("auto", "host", "xla")
@@ -24,8 +26,9 @@ PerRank = Callable[..., list[Any]]
 class Compiled:
     """A scheduled program, ready to run.
 
-    Calling it takes and returns global arrays, laid out as `program.in_layouts` and `program.out_layouts` say.
-    `local` is the same per rank, for use inside a `shard_map` of your own. Both differentiate as the source does.
+    Calling it takes and returns global arrays, laid out as `program.in_layouts` and
+    `program.out_layouts` say. `local` is the same per rank, for use inside a `shard_map` of your
+    own. Both differentiate as the source does.
 
     Attributes:
       backend: `host` or `xla`, whichever it runs on.
@@ -47,13 +50,7 @@ class Compiled:
 
     def __call__(self, *args: Any) -> Any:
         """The result for global arrays with the structure, shapes and dtypes that were compiled."""
-        mesh, ndims = self._source.mesh, self._in_ndims
-        placed = [
-            place(x, layout, ndim, mesh)
-            for x, layout, ndim in zip(
-                self._leaves(args), self.program.in_layouts, ndims, strict=True
-            )
-        ]
+        placed = map(place, self._leaves(args), self._shardings)
         return jax.tree.unflatten(self.program.out_tree, self._mapped(*placed))
 
     def local(self, *args: Any) -> Any:
@@ -68,6 +65,14 @@ class Compiled:
             for layout, t in zip(self.program.in_layouts, self._source.leaves(), strict=True)
         ]
         return self._mapped.lower(*avals)
+
+    @functools.cached_property
+    def _shardings(self) -> list[Any]:
+        mesh = self._source.mesh
+        return [
+            sharding_of(layout, ndim, mesh)
+            for layout, ndim in zip(self.program.in_layouts, self._in_ndims, strict=True)
+        ]
 
     @functools.cached_property
     def _in_ndims(self) -> list[int]:
@@ -99,7 +104,9 @@ class Compiled:
 
 
 def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedCall]) -> PerRank:
-    """The per-rank program on leaves; its derivative is that of the source, which has the user's own rules."""
+    """The per-rank program on leaves; its derivative is that of the source, which has the user's
+    own rules.
+    """
 
     @jax.custom_vjp
     def scheduled(*leaves: Any) -> list[Any]:
@@ -137,7 +144,9 @@ def compile_program(
     donate: Sequence[str],
     mesh: Any,
 ) -> Compiled:
-    """The program on the chosen backend; see `Schedule.compile`. `mesh` has the devices that kernels run on."""
+    """The program on the chosen backend; see `Schedule.compile`. `mesh` has the devices that
+    kernels run on.
+    """
     if backend not in BACKENDS:
         raise BackendError(
             "BACKEND_UNKNOWN", f"no backend '{backend}'; there are {', '.join(BACKENDS)}"

@@ -21,7 +21,8 @@ def warn_unfused(error: JaxccError) -> None:
     finding = error.findings[0]
     fix = f" To change that: {finding.fixes[0]}." if finding.fixes else ""
     warnings.warn(
-        f"jaxcc runs unfused: same results, without the fused kernel's speed. [{error.code}] {finding.what}.{fix}",
+        f"jaxcc runs unfused: same results, without the fused kernel's speed. "
+        f"[{error.code}] {finding.what}.{fix}",
         UnfusedWarning,
         stacklevel=3,
     )

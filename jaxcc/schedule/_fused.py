@@ -1,4 +1,6 @@
-"""The call of a fused operation's kernel: which buffers, in which order, and which results reuse one."""
+"""The call of a fused operation's kernel: which buffers, in which order, and which results reuse
+one.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class FusedCall:
         check_vma: bool = True,
         any_size: bool = False,
     ) -> FusedCall:
-        """Generates, compiles and loads the kernel of `op`, to be called under `shard_map` with this `check_vma`.
+        """Generates, compiles and loads the kernel of `op`, to be called under `shard_map` with
+        this `check_vma`.
 
         Raises:
           CodegenError: it cannot be generated or compiled.
@@ -53,7 +56,7 @@ class FusedCall:
 
     def __call__(self, given: Sequence[Any], order: Any) -> tuple[Any, list[Any]]:
         """The results on one rank, and the next order buffer; inside `shard_map`."""
-        values = dict(zip(self.op.inputs, given, strict=True))
+        values = dict(zip(self.op.value_inputs(), given, strict=True))
         shapes = [t.shape for t in self.op.types]
         tensor = self._tensor(values, shapes, self.plan.outer, self.plan.extent)
         order, (results,) = self._run(values, [tensor], order)
@@ -62,10 +65,11 @@ class FusedCall:
     def over(
         self, tensors: Sequence[Mapping[str, Any]], scalars: Mapping[str, Any], order: Any
     ) -> tuple[Any, list[dict[str, Any]]]:
-        """One call for many flat tensors, of a kernel built for any size.
+        """One call for many tensors, of a kernel built for any size.
 
         Args:
-          tensors: for each, its operands by name: whole ones f[size], slices f[ceil(size / ranks)].
+          tensors: for each, its operands by name: whole ones of any shape, which keep it (XLA does
+            not alias through a reshape), and slices [ceil(size / ranks)].
           scalars: 0-d operands by name.
           order: the order buffer.
 
@@ -75,12 +79,12 @@ class FusedCall:
         whole = next(one for one in self.plan.inputs if one.role in (Role.REDUCE, Role.WHOLE))
         calls: list[runtime.Tensor] = []
         for values in tensors:
-            size = values[str(whole.value)].shape[0]
-            block = -(-size // self.groups.ranks)
+            like = values[str(whole.value)]
+            block = (-(-like.size // self.groups.ranks),)
             shapes = [
-                (size if role == OutRole.GATHER else block,) for role in self.plan.out_roles
+                like.shape if role == OutRole.GATHER else block for role in self.plan.out_roles
             ]
-            calls.append(self._tensor(values, shapes, 1, size))
+            calls.append(self._tensor(values, shapes, 1, like.size))
         order, results = self._run(scalars, calls, order)
         return order, [dict(zip(self.op.outputs, one, strict=True)) for one in results]
 
@@ -97,7 +101,9 @@ class FusedCall:
     def _result(
         self, t: jax.ShapeDtypeStruct, role: OutRole, operands: Sequence[Any]
     ) -> jax.ShapeDtypeStruct:
-        """The result's type: gathered ones are equal on all ranks of the group, and vary as operands do elsewhere."""
+        """The result's type: gathered ones are equal on all ranks of the group, and vary as
+        operands do elsewhere.
+        """
         if not self.check_vma:
             return t
         mine = set(self.op.params["axes"])
@@ -119,9 +125,7 @@ def _read(x: Operand, values: Mapping[str, Any]) -> Any:
     return jnp.asarray(x.value) if isinstance(x, Constant) else values[x]
 
 
-def _aliases(
-    program: Program, op: Op, made: KernelPlan, donate: Sequence[str]
-) -> dict[int, int]:
+def _aliases(program: Program, op: Op, made: KernelPlan, donate: Sequence[str]) -> dict[int, int]:
     """Operand to result: buffers that nobody reads afterwards take the results.
 
     An input that the caller keeps is never one: XLA would have to copy it first.

@@ -1,4 +1,6 @@
-"""From a fused operation to a generated kernel: what it computes per element, and how each buffer is indexed."""
+"""From a fused operation to a generated kernel: what it computes per element, and how each buffer
+is indexed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class KernelPlan:
       kernel: the generated text.
       inputs: scalars first, then the tensor's operands, in the kernel's order.
       out_roles: for each output of the operation.
-      outer, extent: the whole tensor has `outer` rows of `extent` elements; a rank owns a block of each row.
+      outer, extent: the whole tensor has `outer` rows of `extent` elements; a rank owns a block of
+        each row.
     """
 
     kernel: codegen.Kernel
@@ -61,7 +64,8 @@ def plan(
       any_size: the kernel serves flat tensors of every size, not only this one's.
 
     Raises:
-      CodegenError: the generator lacks a primitive or dtype, or an operand has a form that it cannot index.
+      CodegenError: the generator lacks a primitive or dtype, or an operand has a form that it
+        cannot index.
     """
     reads = _Reads(program, op, layouts)
     # Whole shapes: a block with one row would look like a dimension to broadcast.
@@ -78,13 +82,13 @@ def plan(
         shape=None if any_size else whole,
         ranks=reads.ranks,
     )
-    return KernelPlan(
-        kernel, reads.inputs, roles, math.prod(whole[:dim]), math.prod(whole[dim:])
-    )
+    return KernelPlan(kernel, reads.inputs, roles, math.prod(whole[:dim]), math.prod(whole[dim:]))
 
 
 def _block(op: Op) -> tuple[tuple[int, ...], int]:
-    """The shape of a rank's block, which the whole group has, and the dimension that it is cut along."""
+    """The shape of a rank's block, which the whole group has, and the dimension that it is cut
+    along.
+    """
     part = next(p for p in op.body if p.kind in ("reduce_scatter", "all_gather"))
     if part.kind == "reduce_scatter":
         return part.types[0].shape, part.params["dim"]

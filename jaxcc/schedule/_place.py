@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
+from jaxcc import _compat
 from jaxcc.layout import LayoutMap, to_spec
 
 
@@ -45,11 +46,15 @@ def shard_mapped(
     )
 
 
-def place(x: Any, layout: LayoutMap, ndim: int, mesh: Any) -> Any:
-    """The global array `x` with the sharding that its layout means; nothing moves if it has it already."""
-    sharding = NamedSharding(mesh, to_spec(layout, ndim))
-    if not isinstance(x, jax.core.Tracer):
-        return jax.device_put(x, sharding)
-    if AxisType.Explicit in mesh.axis_types:
-        return jax.reshard(x, sharding)
-    return x
+def sharding_of(layout: LayoutMap, ndim: int, mesh: Any) -> NamedSharding:
+    """How a global array with `ndim` whole dimensions lies on the mesh."""
+    return NamedSharding(mesh, to_spec(layout, ndim))
+
+
+def place(x: Any, sharding: NamedSharding) -> Any:
+    """The global array `x` with this sharding; nothing moves if it has it already."""
+    if _compat.is_tracer(x):
+        explicit = AxisType.Explicit in sharding.mesh.axis_types
+        return jax.reshard(x, sharding) if explicit else x
+    # device_put would find out too, but takes longer than a small program.
+    return x if getattr(x, "sharding", None) == sharding else jax.device_put(x, sharding)

@@ -1,4 +1,6 @@
-"""A schedule: a checked program and the steps that rewrite it. Immutable; every verb returns a new one."""
+"""A schedule: a checked program and the steps that rewrite it. Immutable; every verb returns a new
+one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from jaxcc.program import CycleError, Program, program_text
 from jaxcc.layout import LayoutMap, ScheduleError
+from jaxcc.program import CycleError, Program, program_text
 from jaxcc.schedule import verbs
 from jaxcc.schedule._compile import Compiled, compile_program
 from jaxcc.schedule._source import Source
@@ -20,7 +22,8 @@ from jaxcc.schedule._verify import describe, layouts_of
 class Schedule:
     """The program of a typed function, and the steps taken so far.
 
-    `print(schedule)` shows the program as it is after the last step. Every step is checked as a program of its own:
+    `print(schedule)` shows the program as it is after the last step. Every step is checked as a
+    program of its own:
     a schedule computes what its source does.
     """
 
@@ -66,10 +69,13 @@ class Schedule:
         """The program as a function of global arrays.
 
         Args:
-          backend: `host` runs fused operations in generated kernels between the CPU devices of this process; `xla`
-            runs their parts one by one; `auto` is `host` where that can be, and says once what is lost where not.
+          backend: `host` runs fused operations in generated kernels between the CPU devices of this
+            process; `xla`
+            runs their parts one by one; `auto` is `host` where that can be, and says once what is
+            lost where not.
           donate: names of inputs whose buffers the call may take for its results.
-          mesh: whose devices kernels run on, if not the mesh that the program was checked for: for `local` in a
+          mesh: whose devices kernels run on, if not the mesh that the program was checked for: for
+            `local` in a
             `shard_map` over more axes.
 
         Raises:
@@ -78,7 +84,12 @@ class Schedule:
           ScheduleError: `donate` names no input.
         """
         return compile_program(
-            self.source, self.program, self.layouts, backend, tuple(donate), mesh or self.source.mesh
+            self.source,
+            self.program,
+            self.layouts,
+            backend,
+            tuple(donate),
+            mesh or self.source.mesh,
         )
 
     def _rewritten(self, sizes: dict[str, int]) -> Program:
@@ -90,6 +101,8 @@ class Schedule:
                 raise ScheduleError(
                     "SCHEDULE_CYCLE",
                     f"{step} would make operations wait for one another: {cycle}",
-                    fixes=("name all operations that lie between the ones you fuse, or write `...`",),
+                    fixes=(
+                        "name all operations that lie between the ones you fuse, or write `...`",
+                    ),
                 ) from None
         return program

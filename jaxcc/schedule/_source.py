@@ -71,7 +71,9 @@ class Source:
         )
 
     def program(self, sizes: Mapping[str, int], *, mesh: AbstractMesh | None = None) -> Program:
-        """The function as a program for groups of these sizes, to run on `mesh` if that is another than ours."""
+        """The function as a program for groups of these sizes, to run on `mesh` if that is another
+        than ours.
+        """
         mesh = mesh or self._mesh_of(sizes)
         return program_of(
             self._trace(mesh),

@@ -1,4 +1,4 @@
-"""Checks a rewritten program as the checker would any program, and reads the layouts of its values."""
+"""Checks a rewritten program as it would any other, and reads the layouts of its values."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def layouts_of(source: Source, program: Program, whole: Program) -> dict[str, La
             operands=first.operands,
             because=first.because,
         )
-    layouts: dict[str, LayoutMap | str] = dict(
-        zip(program.inputs, program.in_layouts, strict=True)
-    )
+    layouts: dict[str, LayoutMap | str] = dict(zip(program.inputs, program.in_layouts, strict=True))
     for eqn in traced.eqns:
         label = str(eqn.params.get("name", "")) if _compat.op_name(eqn) == "name" else ""
         if label.startswith(VALUE_LABEL):

@@ -70,12 +70,12 @@ def _mate(base: Relation, sizes: Mapping[str, int], rng: Rng) -> Relation:
         return constant(base.shape, values[rng.integers(len(values))])
     mate = base
     partial = dict(base.partial)
-    op: ReduceOp = next(iter(partial.values()), _PENDING[int(rng.integers(len(_PENDING)))])
+    ops: list[ReduceOp] = [*partial.values(), _PENDING[int(rng.integers(len(_PENDING)))]]
     for axis in sizes:
         if rng.random() < 0.4:
             partial.pop(axis, None)
         elif axis not in base.ranks and rng.random() < 0.2:
-            partial[axis] = op
+            partial[axis] = ops[0]
     ranks = {axis: digits for axis, digits in base.ranks.items() if rng.random() < 0.85}
     if len(ranks) == 2 and rng.random() < 0.3:
         ranks = dict(zip(ranks, reversed(ranks.values()), strict=True))

@@ -376,11 +376,11 @@ def arrays(case: Case, n: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [3, 4])
 @pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.id)
 def test_right_program_is_accepted(case: Case, n: int, check_vma: bool) -> None:
     report = checked(case, n, check_vma)
-    assert report.sizes[0] == {"tp": n}
+    assert report.sizes == (({"tp": 4}, {"tp": 2}) if n == 4 else ({"tp": 3},))
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.id)
@@ -398,7 +398,7 @@ def test_right_program_computes_the_same(case: Case) -> None:
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [3, 4])
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
 def test_wrong_program_is_refused_at_its_line(case: Case, n: int, check_vma: bool) -> None:
     with raises_layout(case.code, line=case.line):

@@ -33,9 +33,7 @@ def on_ranks(tx: Any, mesh: Any, form: str) -> Any:
         return optax.apply_updates(params, updates), state
 
     specs = tx.specs()
-    mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=(P("dp"), specs, P()), out_specs=(P(), specs)
-    )
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P("dp"), specs, P()), out_specs=(P(), specs))
     return jax.jit(mapped, donate_argnums=(1, 2) if form == "step" else ())
 
 
@@ -65,13 +63,15 @@ class Adam64:
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_agrees_with_optax_and_f64(n: int, form: str) -> None:
     rng = np.random.default_rng(10 * n + len(form))
-    rate = optax.linear_schedule(1e-2, 1e-3, 4)
+    rate: Any = optax.linear_schedule(1e-2, 1e-3, 4)
     mesh = mesh_of(n, "dp")
-    tx = jaxcc.optim.adam(rate, b1=0.8, b2=0.97, eps=1e-6, axis_name="dp", mesh=mesh)
-    reference, wide = optax.adam(rate, b1=0.8, b2=0.97, eps=1e-6), Adam64(rate, 0.8, 0.97, 1e-6)
+    tx: Any = jaxcc.optim.adam(rate, b1=0.8, b2=0.97, eps=1e-6, axis_name="dp", mesh=mesh)
+    reference: Any = optax.adam(rate, b1=0.8, b2=0.97, eps=1e-6)
+    wide = Adam64(rate, 0.8, 0.97, 1e-6)
     start = randoms(rng)
     params, state = jax.tree.map(jnp.array, start), tx.init(start)
-    optax_params, optax_state = start, reference.init(start)
+    optax_state = reference.init(start)
+    optax_params: Any = start
     params64 = {k: x.astype(np.float64) for k, x in start.items()}
     run = on_ranks(tx, mesh, form)
     for _ in range(5):
@@ -95,7 +95,7 @@ def test_agrees_with_optax_and_f64(n: int, form: str) -> None:
 
 def test_state_can_start_inside_shard_map() -> None:
     mesh = mesh_of(2, "dp")
-    tx = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
     params = randoms(np.random.default_rng(0))
     inside = jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=tx.specs())(params)
     outside = tx.init(params)
@@ -105,7 +105,7 @@ def test_state_can_start_inside_shard_map() -> None:
 
 def test_every_rank_gets_the_same_bits_run_after_run() -> None:
     mesh = mesh_of(4, "dp")
-    tx = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
     rng = np.random.default_rng(1)
     start, grads = randoms(rng), randoms(rng, (4,))
     run = on_ranks(tx, mesh, "update")
@@ -118,7 +118,8 @@ def test_every_rank_gets_the_same_bits_run_after_run() -> None:
 
 def test_mixed_dtypes_use_a_kernel_each() -> None:
     mesh = mesh_of(2, "dp")
-    tx, reference = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh), optax.adam(1e-2)
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    reference: Any = optax.adam(1e-2)
     rng = np.random.default_rng(2)
     start = {
         "f": jnp.asarray(rng.normal(size=(33,)), jnp.float32),
@@ -128,12 +129,12 @@ def test_mixed_dtypes_use_a_kernel_each() -> None:
     params, _ = on_ranks(tx, mesh, "update")(grads, tx.init(start), start)
     mean = jax.tree.map(lambda g: g.mean(0, dtype=jnp.float32).astype(g.dtype), grads)
     updates, _ = reference.update(mean, reference.init(start))
-    expected = optax.apply_updates(start, updates)
+    expected: Any = optax.apply_updates(start, updates)
     close(params["f"], expected["f"])
     close(params["h"], expected["h"], tolerance=2**-7)
 
 
 def test_without_a_mesh_the_error_names_the_fix() -> None:
-    tx = jaxcc.optim.adam(1e-2, axis_name="dp")
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp")
     with pytest.raises(jaxcc.BackendError, match=r"(?s)BACKEND_NO_MESH.*pass mesh="):
         tx.init({"w": np.zeros(3, np.float32)})

@@ -1,4 +1,6 @@
-"""Programs traced from functions: what is inlined, what is named, and that running one is running the function."""
+"""Programs traced from functions: what is inlined, what is named, and that running one is running
+the function.
+"""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ def test_all_reduce_equals_numpy(dtype: str, ranks: int) -> None:
     groups = groups_of(mesh, "x")
     random = np.random.default_rng(ranks)
     kind, tolerance = DTYPES[dtype]
-    shapes = [(), (0, 3), (1,), (5, 7), (33, 4097)]
+    shapes = [(), (1,), (5, 7), (33, 4097)]
     cases = [(op, shape) for op in REDUCE for shape in shapes]
     inputs = [jnp.asarray(random.integers(1, 5, (ranks, *shape)), kind) for _, shape in cases]
 
@@ -72,6 +72,32 @@ def test_all_reduce_equals_numpy(dtype: str, ranks: int) -> None:
         np.testing.assert_allclose(np.asarray(y, np.float64), wanted, rtol=tolerance)
         for copy in copies(y):
             assert copy.tobytes() == copies(y)[0].tobytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_empty_arrays_pass_through(ranks: int) -> None:
+    # Alone, or made inside: with an empty argument beside others, jaxlib 0.11's compiler crashes on
+    # any shard_map, one with psum too.
+    mesh = make_mesh(ranks)
+    groups = groups_of(mesh, "x")
+
+    def alone(x: jax.Array) -> jax.Array:
+        return all_reduce(x[0], groups, new_order(), "sum.f32")[1]
+
+    run = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=P("x"), out_specs=P()))
+    assert run(np.ones((ranks, 0, 3), np.float32)).shape == (0, 3)
+
+    def beside(x: jax.Array) -> jax.Array:
+        arrays = (x[0], x[0][:0], x[0] * 2)
+        results = [(jax.ShapeDtypeStruct(a.shape, a.dtype),) for a in arrays]
+        tensors = [Tensor((a,), out, 1, a.size) for a, out in zip(arrays, results, strict=True)]
+        _, out = fused_call("all_reduce.sum.f32", groups, [], tensors, new_order(), op="sum")
+        return jnp.concatenate([y for (y,) in out])
+
+    run = jax.jit(jax.shard_map(beside, mesh=mesh, in_specs=P("x"), out_specs=P()))
+    x = np.random.default_rng(0).normal(size=(ranks, 9)).astype(np.float32)
+    total = x.astype(np.float64).sum(0)
+    np.testing.assert_allclose(run(x), np.concatenate([total, 2 * total]), rtol=1e-5, atol=1e-6)
 
 
 def test_groups_follow_the_mesh() -> None:
@@ -169,7 +195,7 @@ def test_slices_scalars_and_gathered_results(
     momentum: str, ranks: int, check_vma: bool, alias: bool
 ) -> None:
     mesh = make_mesh(ranks)
-    shapes = [(4,), (3, 8), (300_000,), (64, 1, 256), (5, 0)]
+    shapes = [(4,), (3, 8), (300_000,), (64, 1, 256)]
     random = np.random.default_rng(ranks)
     step = momentum_step(momentum, mesh, shapes, check_vma, alias)
     w = [random.normal(size=shape).astype(np.float32) for shape in shapes]

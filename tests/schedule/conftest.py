@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-
 import numpy as np
 import pytest
 from oracles import gelu64, mesh_of

@@ -1,4 +1,6 @@
-"""The attention tail: right before scheduling, after each step, and in value and gradient when fused."""
+"""The attention tail: right before scheduling, after each step, and in value and gradient when
+fused.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""as_slice: an input that only its slice is read of, or a result that need not be gathered, becomes Sliced."""
+"""as_slice: an input that only its slice is read of, or a result that need not be gathered, becomes
+Sliced.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ def as_slice(schedule: Schedule, *names: str) -> Schedule:
     """Keeps inputs and results sliced between calls: 1/n of the memory, and no all-gather.
 
     Args:
-      names: inputs that are only read through `own_slice`, and values that are only gathered to be returned.
+      names: inputs that are only read through `own_slice`, and values that are only gathered to be
+        returned.
 
     Rewrite:
-      in m: Replicated ; m.slice = own_slice(m) ; new_m = f(m.slice) ; out all_gather(new_m): Replicated
+      in m: Replicated ; m.slice = own_slice(m) ; new_m = f(m.slice) ; out all_gather(new_m):
+        Replicated
       -->
       in m: Sliced(dim) ; new_m = f(m) ; out new_m: Sliced(dim)
 
@@ -47,7 +51,7 @@ def _slice_input(program: Program, name: str) -> Program:
         if op.kind != "own_slice" or op.params != users[0].params:
             raise ScheduleError(
                 "SCHEDULE_READ_WHOLE",
-                f"as_slice: '{op.name}' ({op.kind}) reads all of '{name}', not only this rank's slice",
+                f"as_slice: '{op.name}' ({op.kind}) reads all of '{name}', not only a slice",
                 line=op.line,
                 fixes=("reorder the all-gather past it first, so that it runs on slices",),
             )
@@ -94,8 +98,5 @@ def _sliced(layout: LayoutMap, params: Mapping[str, Any], name: str) -> LayoutMa
         raise ScheduleError(
             "SCHEDULE_READ_WHOLE", f"as_slice: '{name}' is {layout.describe()} already"
         )
-    items = tuple(
-        (a, Sliced(params["dim"]) if a == axis else one) for a, one in layout.items_
-    )
+    items = tuple((a, Sliced(params["dim"]) if a == axis else one) for a, one in layout.items_)
     return replace(layout, items_=items)
-

@@ -24,7 +24,8 @@ def fuse(schedule: Schedule, *names: str | EllipsisType, name: str) -> Schedule:
     """Makes one operation, `name`, of several.
 
     Args:
-      names: operations; `...` between two stands for all that lies on the way from those before it to those after it.
+      names: operations; `...` between two stands for all that lies on the way from those before it
+        to those after it.
       name: what the result is called.
 
     Rewrite:
@@ -33,7 +34,8 @@ def fuse(schedule: Schedule, *names: str | EllipsisType, name: str) -> Schedule:
       name { t = reduce_scatter(y) ; u = f(t, ...) ; g = all_gather(u) }
 
     Raises:
-      ScheduleError: the operations hold no collective, or collectives of two groups or dimensions, or an operation
+      ScheduleError: the operations hold no collective, or collectives of two groups or dimensions,
+        or an operation
         that is not pointwise; or one outside lies between them.
     """
     resolved = _resolve(schedule.program, names)
@@ -44,7 +46,8 @@ def _resolve(program: Program, names: Sequence[str | EllipsisType]) -> tuple[str
     """The names with each `...` replaced by what lies between."""
     if not names or names[0] is ... or names[-1] is ...:
         raise ScheduleError(
-            "SCHEDULE_ARGUMENT", "fuse: `...` stands between two names, so it is neither first nor last"
+            "SCHEDULE_ARGUMENT",
+            "fuse: `...` stands between two names, so it is neither first nor last",
         )
     chosen = {n for n in names if isinstance(n, str)}
     for one in chosen:
@@ -53,7 +56,9 @@ def _resolve(program: Program, names: Sequence[str | EllipsisType]) -> tuple[str
         if entry is not ...:
             continue
         before = [out for n in names[:index] if isinstance(n, str) for out in _outputs(program, n)]
-        after = [out for n in names[index + 1 :] if isinstance(n, str) for out in _outputs(program, n)]
+        after = [
+            out for n in names[index + 1 :] if isinstance(n, str) for out in _outputs(program, n)
+        ]
         chosen |= program.reached_from(before) & program.reaching(after)
     return tuple(op.name for op in program.ops if op.name in chosen)
 
@@ -101,7 +106,9 @@ def _with_feeders(program: Program, group: Sequence[Op]) -> list[Op]:
 
 
 def _feeds(program: Program, op: Op, chosen: set[str]) -> bool:
-    """Whether the group can compute `op` by itself and nothing else needs it. Numbers are computed once, outside."""
+    """Whether the group can compute `op` by itself and nothing else needs it. Numbers are computed
+    once, outside.
+    """
     if op.name in chosen or set(op.outputs) & set(program.outputs):
         return False
     readers = [user for out in op.outputs for user in program.users(out)]
@@ -121,10 +128,12 @@ def _check(program: Program, body: Sequence[Op]) -> None:
         raise ScheduleError("SCHEDULE_NO_COLLECTIVE", "fuse: there is no collective to fuse with")
     first = collectives[0]
     for op in collectives:
-        if op.params["axes"] != first.params["axes"] or op.params.get("dim") != first.params.get("dim"):
+        if op.params["axes"] != first.params["axes"] or op.params.get("dim") != first.params.get(
+            "dim"
+        ):
             raise ScheduleError(
                 "SCHEDULE_TWO_GROUPS",
-                f"fuse: '{first.name}' and '{op.name}' do not slice the same dimension over the same axis",
+                f"fuse: '{first.name}' and '{op.name}' do not slice one dimension over one axis",
                 line=op.line,
             )
         if op.kind == "all_reduce":
@@ -156,6 +165,7 @@ def _check(program: Program, body: Sequence[Op]) -> None:
                 "SCHEDULE_WRONG_OPERATION",
                 f"fuse: '{op.name}' is gathered and then read inside the group",
                 line=op.line,
-                fixes=(f"reorder('{op.name}', after=...) first, so that its readers run on slices",),
+                fixes=(
+                    f"reorder('{op.name}', after=...) first, so that its readers run on slices",
+                ),
             )
-

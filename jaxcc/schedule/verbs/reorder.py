@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 def reorder(schedule: Schedule, gather: str, *, after: str) -> Schedule:
     """Moves the all-gather `gather` past all that lies between it and `after`.
 
-    The operations on the way run on slices. Replicated operands of theirs are sliced where they have the gathered
-    dimension, and left whole where they are broadcast over it. Each value that is read elsewhere gets an all-gather:
-    that of `after` keeps the name `gather`, that of another value `v` is called `v.gather`.
+    The operations on the way run on slices. Replicated operands of theirs are sliced where they
+    have the gathered dimension, and left whole where they are broadcast over it. Each value that is
+    read elsewhere gets an all-gather; that of `after` keeps the name `gather`, that of another
+    value `v` is called `v.gather`.
 
     Args:
       gather: an all-gather.
@@ -34,7 +35,8 @@ def reorder(schedule: Schedule, gather: str, *, after: str) -> Schedule:
       r.slice = own_slice(r) ; out = f(s, r.slice) ; g = all_gather(out)
 
     Raises:
-      ScheduleError: `after` does not depend on the gather, or an operation on the way is not pointwise.
+      ScheduleError: `after` does not depend on the gather, or an operation on the way is not
+        pointwise.
     """
     op = find_kind(schedule.program, gather, "reorder", "all_gather")
     _check(schedule.program, op, find(schedule.program, after, "reorder"))
@@ -42,7 +44,9 @@ def reorder(schedule: Schedule, gather: str, *, after: str) -> Schedule:
 
 
 def _check(program: Program, gather: Op, after: Op) -> list[Op]:
-    """The operations between the gather and `after`, which must all be pointwise on the gathered shape."""
+    """The operations between the gather and `after`, which must all be pointwise on the gathered
+    shape.
+    """
     between = program.reached_from(gather.outputs) & program.reaching(after.outputs)
     if after.name not in between:
         raise ScheduleError(
@@ -82,7 +86,13 @@ def _apply(program: Program, *, gather: str, after: str) -> Program:
         given = moved.inputs[0] if value in moved.outputs else value
         name = gather if value == after else f"{given}.gather"
         gathers.append(
-            replace(moved, name=name, inputs=(given,), outputs=(name,), types=_whole_type(program, value))
+            replace(
+                moved,
+                name=name,
+                inputs=(given,),
+                outputs=(name,),
+                types=_whole_type(program, value),
+            )
         )
         gathered[value] = name
     ops = [*rename(outside, gathered), *slicer.made, *sliced_ops, *gathers]
@@ -95,7 +105,7 @@ def _whole_type(program: Program, value: str) -> tuple[jax.ShapeDtypeStruct, ...
 
 
 def _near(ops: list[Op], program: Program) -> list[Op]:
-    """The operations with those of `program` where they were, new ones before their first reader."""
+    """The operations: those of `program` where they were, new ones before their first reader."""
     place = {op.name: float(index) for index, op in enumerate(program.ops)}
     readers: dict[str, list[Op]] = {}
     for op in ops:
@@ -166,14 +176,18 @@ class _Slicer:
         return self._make(Op(f"{stem}.slice", "own_slice", (x,), (), (sliced,), params=same))
 
     def _broadcast(self, op: Op) -> Operand:
-        """A broadcast makes the block by itself, from a block of its operand if that has the dimension."""
+        """A broadcast makes the block by itself, from a block of its operand if that has the
+        dimension.
+        """
         narrow = self._sliced(op.types[0])
         eqn = op.eqn.replace(params={**op.eqn.params, "shape": tuple(narrow.shape)})
         (given,) = op.inputs
         dims: tuple[int, ...] = op.eqn.params["broadcast_dimensions"]
         if self.dim in dims and isinstance(given, str):
             given = self._block_of(given, dims.index(self.dim))
-        return self._make(replace(op, name=f"{op.name}.slice", inputs=(given,), types=(narrow,), eqn=eqn))
+        return self._make(
+            replace(op, name=f"{op.name}.slice", inputs=(given,), types=(narrow,), eqn=eqn)
+        )
 
     def _block_of(self, given: str, dim: int) -> Operand:
         shape = list(self.types[given].shape)
@@ -187,5 +201,3 @@ class _Slicer:
     def _make(self, op: Op) -> Operand:
         self.made.append(replace(op, outputs=(op.name,)))
         return op.name
-
-

@@ -30,7 +30,8 @@ def split(schedule: Schedule, name: str, *, dim: int | None = None) -> Schedule:
       total.gather = all_gather(total.scatter, dim)
 
     Raises:
-      ScheduleError: there is no such all-reduce, it is not a sum over one axis, or the ranks do not divide `dim`.
+      ScheduleError: there is no such all-reduce, it is not a sum over one axis, or the ranks do not
+        divide `dim`.
     """
     op = find_kind(schedule.program, name, "split", "all_reduce")
     ranks = _check(schedule.program, op)
@@ -92,6 +93,4 @@ def _apply(program: Program, *, name: str, dim: int) -> Program:
     index = program.ops.index(op)
     after = rename(program.ops[index + 1 :], {name: gather.name})
     outputs = tuple(gather.name if x == name else x for x in program.outputs)
-    return program.with_ops(
-        [*program.ops[:index], scatter, gather, *after], outputs=outputs
-    )
+    return program.with_ops([*program.ops[:index], scatter, gather, *after], outputs=outputs)
