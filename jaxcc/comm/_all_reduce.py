@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxcc._compat import varying_axes
 from jaxcc.comm._backends import BACKENDS
-from jaxcc.comm._call import AxisName, describe
+from jaxcc.comm._call import AxisName, describe, varying
 from jaxcc.comm._choose import choose
 from jaxcc.comm._table import Table
 
@@ -53,6 +54,10 @@ def all_reduce(
         array = jnp.asarray(leaf)
         call = describe("all_reduce", array, axis_name, op, mesh)
         choice = choose(call, backend, table)
+        if array.size == 0 and call.on_devices:
+            # XLA before 0.12 crashes on an empty all-reduce beside another one.
+            others = varying_axes(array) - set(call.axes)
+            return varying(jnp.zeros(array.shape, call.dtype), sorted(others))
         return BACKENDS[choice.backend].all_reduce(array.astype(call.dtype), call)
 
     return jax.tree.map(reduce, x)

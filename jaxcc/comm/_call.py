@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -117,3 +117,9 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
 def checks_varying(axes: tuple[str, ...]) -> bool:
     """Whether the enclosing shard_map has check_vma=True, which changes the transpose of psum."""
     return bool(varying_axes(lax.axis_index(axes)))
+
+
+def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
+    """`x` typed as differing between the ranks of `axes`, as JAX does to what enters a psum."""
+    missing = tuple(axis for axis in axes if axis not in varying_axes(x))
+    return lax.pcast(x, missing, to="varying") if missing else x

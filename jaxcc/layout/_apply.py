@@ -197,7 +197,7 @@ class Applier:
                 because=f"without one, {reason}",
                 fixes=(f'register one: @jaxcc.register_layout_rule("{step.op}")',),
             )
-            if step.eqn.effects:
+            if _outside_effects(step.eqn):
                 helds = [self.pairs.at_n(slot) for slot in step.operands]
                 self.report((self.finding(refused, step.line, helds, step),))
             raise refused
@@ -213,7 +213,7 @@ class Applier:
         ]
 
     def _refuse(self, step: Step, other: Step | None, findings: tuple[Finding, ...]) -> None:
-        if not step.results or step.eqn.effects:
+        if not step.results or _outside_effects(step.eqn):
             self.report(findings)
         origin = _origin(step)
         bad = Held(0, None, origin, origin, findings=findings)
@@ -308,10 +308,10 @@ def _cut(step: Step, held: Held) -> Refused:
 
 def _why_rule_needed(step: Step, other: Step, relations: Sequence[Relation]) -> str:
     """Why a primitive without a rule cannot be accepted here; empty if it can."""
-    if step.eqn.effects:
-        return f"nothing is known of its effect {next(iter(step.eqn.effects))}"
-    if _communicates(step.eqn):
-        return "nothing is known of the collectives inside it"
+    if effects := _outside_effects(step.eqn):
+        return f"nothing is known of its effect {effects[0]}"
+    if step.eqn.effects or _communicates(step.eqn):
+        return "nothing is known of the mesh axes that it uses"
     if str(step.params) != str(other.params):
         return "its parameters must not depend on the number of ranks"
     shapes = [slot.shape for slot in other.operands]
@@ -320,9 +320,16 @@ def _why_rule_needed(step: Step, other: Step, relations: Sequence[Relation]) -> 
     return ""
 
 
+def _outside_effects(eqn: Any) -> list[Any]:
+    """The effects that somebody can see; using a mesh axis is one only to JAX."""
+    return [effect for effect in eqn.effects if type(effect).__name__ != "NamedAxisEffect"]
+
+
 def _communicates(eqn: Any) -> bool:
     return any(
-        collective_of(_compat.op_name(inner)) is not None or _communicates(inner)
+        collective_of(_compat.op_name(inner)) is not None
+        or _compat.op_name(inner) == "axis_index"
+        or _communicates(inner)
         for jaxpr in _compat.inner_jaxprs(eqn)
         for inner in _compat.open_jaxpr(jaxpr).eqns
     )

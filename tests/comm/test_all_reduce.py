@@ -155,6 +155,19 @@ def test_control_flow_pytrees_and_eager_calls() -> None:
     np.testing.assert_allclose(eager[0], total[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_empty_operand_keeps_the_type_of_the_sum(backend: str) -> None:
+    mesh = mesh_of(2, 2)
+
+    def body(v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ours = comm.all_reduce(v, "r", backend=backend, mesh=mesh)
+        return jax.lax.psum(ours, "s"), jax.grad(lambda v: comm.all_reduce(v, "r").sum())(v)
+
+    program = jax.shard_map(body, mesh=mesh, in_specs=P(("r", "s")), out_specs=(P(), P(("r", "s"))))
+    total, gradient = jax.jit(program)(np.zeros((4, 0), np.float32))
+    assert total.shape == (1, 0) and gradient.shape == (4, 0)
+
+
 def test_a_replicated_operand_counts_once_for_each_rank() -> None:
     mesh = mesh_of(4)
 

@@ -341,6 +341,24 @@ def positions_of_the_local_part(x):
     return x + jnp.arange(x.shape[0])
 
 
+@wrong(((24, 12),), (R,), R, "LAYOUT_RANK_INDEX", "lax.axis_index")
+def times_the_rank(x):
+    return x * lax.axis_index("tp")
+
+
+@wrong(((24, 12),), (R,), R, "LAYOUT_NO_RULE", "lax.fori_loop")
+def times_the_rank_in_a_loop(x):
+    return lax.fori_loop(
+        0, 2, lambda i, x: x + lax.axis_index("tp") - i, lax.pcast(x, "tp", to="varying")
+    )
+
+
+@right(((24, 12),), (R,), R)
+def loop_over_replicated_values(x):
+    lax.axis_index("tp")
+    return lax.fori_loop(0, 2, lambda i, x: jnp.tanh(x) + 1.0, x)
+
+
 @wrong(((24, 12),), (S0,), S0, "LAYOUT_STRUCTURE", 'lax.axis_size("tp")')
 def other_path_on_one_rank(x):
     return jnp.sin(x) if lax.axis_size("tp") > 1 else x

@@ -52,12 +52,12 @@ class DataParallelAdam:
     def updater(self) -> Callable[..., tuple[Tree, Tree]]:
         """Compiled `((params, state), gradients) -> (params, state)`.
 
-        Gradients have a leading dim of the group's size, an entry for each rank.
+        The ranks' gradients lie one after another along their first dim.
         """
 
         def update(carry: tuple[Tree, Tree], gradients: Tree) -> tuple[Tree, Tree]:
             params, state = carry
-            return self.step(jax.tree.map(lambda g: g[0], gradients), state, params)
+            return self.step(gradients, state, params)
 
         return jax.jit(self._on_ranks(update, (self._specs, EACH), self._specs), donate_argnums=0)
 
@@ -113,7 +113,7 @@ def against_xla(
     """
     random = np.random.default_rng(seed)
     draws = [_random_like(random, params, mesh.size) for _ in range(2)]
-    gradients = [place(draw, mesh, EACH) for draw in draws]
+    gradients = [place(_along_first_dim(draw), mesh, EACH) for draw in draws]
     fused, xla = fused_adam(mesh, learning_rate), xla_adam(mesh, learning_rate)
     update = fused.updater()
     xla_update = xla.updater()
@@ -141,11 +141,16 @@ def _random_like(random: np.random.Generator, params: Tree, ranks: int) -> Tree:
     )
 
 
+def _along_first_dim(draw: Tree) -> Tree:
+    """The ranks' arrays, f32[ranks, rows, ...], as f32[ranks * rows, ...]."""
+    return jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), draw)
+
+
 def _on_one_rank(adam: DataParallelAdam, params: Tree, draws: Sequence[Tree]) -> Tree:
     """The params after a step for each of `draws`, with the mean over ranks taken beforehand."""
     update, carry = adam.updater(), adam.start(params)
     for draw in draws:
-        carry = update(carry, jax.tree.map(lambda g: g.mean(axis=0, keepdims=True), draw))
+        carry = update(carry, jax.tree.map(lambda g: g.mean(axis=0), draw))
     return carry[0]
 
 

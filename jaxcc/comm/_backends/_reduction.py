@@ -7,8 +7,7 @@ from typing import Protocol
 import jax
 from jax import lax
 
-from jaxcc import _compat
-from jaxcc.comm._call import Call, checks_varying
+from jaxcc.comm._call import Call, checks_varying, varying
 from jaxcc.comm._order import Orders
 from jaxcc.layout import BackendError
 
@@ -57,12 +56,6 @@ def all_reduce_like_lax(
         return None, all_reduce_like_lax(reduce, cotangent, call, orders, after)
 
     all_reduce.defvjp(forward, backward)
-    order, y = all_reduce(orders.take(after), _varying(x, call.axes) if checked else x)
+    order, y = all_reduce(orders.take(after), varying(x, call.axes) if checked else x)
     orders.put(order)
     return y
-
-
-def _varying(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """`x` typed as differing between the ranks of `axes`, as JAX does to what enters a psum."""
-    missing = tuple(axis for axis in axes if axis not in _compat.varying_axes(x))
-    return lax.pcast(x, missing, to="varying") if missing else x

@@ -41,8 +41,6 @@ class _Host:
         )
 
     def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
-        if x.size == 0:
-            return lax.psum(x, call.axes)
         return all_reduce_like_lax(_reduce, x, call, _ORDERS)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcc.layout._digits import UNIFORM, CutError, Digit, Digits, normal, take, uniform, whole_dim
-from jaxcc.layout._relation import Relation
+from jaxcc.layout._relation import Relation, constant
 from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout.rules._combine import additive, result, together
 
@@ -20,13 +20,23 @@ def _iota(eqn: Equation) -> Relation:
             "LAYOUT_RANK_INDEX",
             f"iota counts to {shape[dim]} on each of n ranks and to {whole[dim]} on one",
             because="the numbers of a rank's own block start at 0 on every rank",
-            fixes=(
-                "add jax.lax.axis_index(axis) * block, once this release checks "
-                "rank-dependent numbers",
-            ),
+            fixes=("pass the positions as a Sliced argument",),
         )
     dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
     return Relation(tuple(dims))
+
+
+@layout_rule("axis_index")
+def _axis_index(eqn: Equation) -> Relation:
+    axis = eqn.per_rank.params["axis_name"]
+    if eqn.sizes[axis] == 1:
+        return constant((), (0, 0))
+    raise Refused(
+        "LAYOUT_RANK_INDEX",
+        f"axis_index('{axis}') is another number on every rank",
+        because="this release does not follow numbers that depend on the rank",
+        fixes=("pass what depends on the rank as a Sliced argument",),
+    )
 
 
 @layout_rule("slice")
