@@ -1,6 +1,5 @@
 #include "fused.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <unordered_set>
 
 #include "kernels.h"
+#include "pages.h"
 #include "rendezvous.h"
 
 namespace jaxcc {
@@ -20,11 +20,10 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-constexpr size_t kHugePageBytes = size_t{1} << 20;  // results from this size on get huge pages
-
 struct Seat {
   Group* group = nullptr;
   int rank = 0;
+  std::vector<Resident> residents;  // one for each of the call's large buffers
 };
 
 struct Epilogue {
@@ -78,15 +77,6 @@ int64_t cache_bytes() {
   return bytes;
 }
 
-// Without this, first touching a large result costs a page fault for each 4 KiB. The start is
-// rounded down to a page, or the kernel leaves the first 2 MiB small.
-void use_huge_pages(void* data, size_t bytes) {
-  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
-  madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(data) + bytes - begin,
-          MADV_HUGEPAGE);
-}
-
 }  // namespace
 
 // One custom call of an executable; all ranks share it.
@@ -102,7 +92,8 @@ struct FusedCall {
   // XLA decides them when it compiles, but a handler sees them only when it runs.
   std::once_flag seen;
   std::string problem;
-  std::vector<size_t> large;  // results that are at least kHugePageBytes and no operand's buffer
+  std::vector<size_t> large;  // operands, then results, of at least kHugePageBytes
+  std::vector<size_t> fresh;  // those of the results that are no operand's buffer
   bool stream = false;
 
   void look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
@@ -118,6 +109,7 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
     read.insert(buffer.untyped_data());
     bytes += buffer.size_bytes();
+    if (i > 0 && buffer.size_bytes() >= kHugePageBytes) large.push_back(i - 1);
   }
   const Geometry& geometry = signature->geometry;
   const size_t per_tensor = geometry.count ? results / geometry.count : 0;
@@ -133,8 +125,11 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     }
     if (read.count(buffer.untyped_data())) continue;
     bytes += buffer.size_bytes();
-    if (buffer.size_bytes() >= kHugePageBytes) large.push_back(i);
+    if (buffer.size_bytes() < kHugePageBytes) continue;
+    large.push_back(operands + i - 1);
+    fresh.push_back(i);
   }
+  for (Seat& seat : seats) seat.residents.resize(large.size());
   stream = static_cast<int64_t>(bytes) * geometry.ranks > cache_bytes();
 }
 
@@ -204,7 +199,7 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
       if (call->seats.size() <= static_cast<size_t>(device)) call->seats.resize(device + 1);
       if (call->seats[device].group)
         return refuse("device " + std::to_string(device) + " has two ranks");
-      call->seats[device] = {&group, rank};
+      call->seats[device] = {&group, rank, {}};
     }
   }
   return call;
@@ -244,7 +239,7 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
     std::memcpy(order_out.untyped_data(), order.untyped_data(),
                 std::min(order.size_bytes(), order_out.size_bytes()));
   }
-  for (size_t i : call->large) {
+  for (size_t i : call->fresh) {
     const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
     use_huge_pages(buffer.untyped_data(), buffer.size_bytes());
   }
@@ -257,7 +252,14 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
     buffers.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
   }
 
-  const Seat& seat = call->seats[device];
+  Seat& seat = call->seats[device];
+  for (size_t n = 0; n < call->large.size(); ++n) {
+    const size_t i = call->large[n];
+    const bool operand = i < call->operands;
+    const ffi::AnyBuffer buffer = operand ? *args.get<ffi::AnyBuffer>(i + 1)
+                                          : **rets.get<ffi::AnyBuffer>(i + 1 - call->operands);
+    seat.residents[n].seen(buffer.untyped_data(), buffer.size_bytes());
+  }
   Participant rank(*seat.group, seat.rank,
                    {call->signature, run.run_id, buffers.data(), call->stream});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
