@@ -17,6 +17,7 @@ from jaxcc.layout._relation import (
     ANY_SCALE,
     Relation,
     constant,
+    empty,
     layout_seen,
     same_scale,
 )
@@ -66,6 +67,9 @@ class Applier:
             if held.relation is None:
                 made.append(held)
                 continue
+            if 0 in out.shape:
+                made.append(_made(step, held, empty(out.shape), moved=shape is not None))
+                continue
             try:
                 if collective is not None:
                     relation = collective.relate(self._equation(step, step, [held]), held.relation)
@@ -94,7 +98,10 @@ class Applier:
         for slot, out in zip(step.operands, step.results, strict=True):
             whole = self.pairs.at_1(slot)
             try:
-                dims = tuple(shape(step.params, whole.dims, out.shape))
+                if 0 in out.shape:
+                    dims = tuple(uniform(size) for size in out.shape)
+                else:
+                    dims = tuple(shape(step.params, whole.dims, out.shape))
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
@@ -172,6 +179,8 @@ class Applier:
     def _results(
         self, step: Step, other: Step, helds: Sequence[Held], relations: Sequence[Relation]
     ) -> Sequence[Relation]:
+        if all(0 in slot.shape for slot in (*step.results, *other.results)):
+            return [empty(slot.shape) for slot in step.results]
         rule = computing_rule_of(step.op)
         if rule is None:
             return self._without_rule(step, other, relations)

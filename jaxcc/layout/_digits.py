@@ -99,7 +99,7 @@ def take(digits: Sequence[Digit], size: int) -> tuple[Digits, Digits]:
             raise CutError
         digit = rest.pop(0)
         if digit.size <= size:
-            if size % digit.size:
+            if digit.size == 0 or size % digit.size:
                 raise CutError
             front.append(digit)
             size //= digit.size

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcc.layout._constants import captured, number_of
-from jaxcc.layout._digits import CutError, whole_dim
+from jaxcc.layout._digits import CutError, count, whole_dim
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
-from jaxcc.layout._relation import Relation, constant, seen_through
+from jaxcc.layout._relation import Relation, constant, empty, seen_through
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._values import Held, Origin, Whole
 
@@ -77,6 +77,13 @@ class Pairs:
           Refused: they are neither one pair nor both numbers.
         """
         assert held.relation is not None
+        if 0 in held.relation.shape:
+            if all(count(dim) for dim in whole.dims):
+                raise Refused(
+                    "LAYOUT_STRUCTURE",
+                    f"{held.origin.name} has no elements on n ranks, but some on one",
+                )
+            return empty(held.relation.shape)
         if held.const is not None and whole.const is not None:
             return constant(held.relation.shape, (held.const, whole.const))
         if held.base != whole.base:

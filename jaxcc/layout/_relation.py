@@ -51,6 +51,11 @@ SCALE_TOLERANCE = 2e-5
 """Literals are f32: a ratio of two of them is no more exact than this."""
 
 
+def empty(shape: Sequence[int]) -> Relation:
+    """The relation of an array without elements: there is nothing to say of them."""
+    return Relation(tuple(uniform(size) for size in shape)).scaled(1.0)
+
+
 def same_scale(a: float, b: float) -> bool:
     """Whether two scales are one ratio, up to the rounding of literals."""
     return a == b or abs(a - b) <= SCALE_TOLERANCE * max(abs(a), abs(b))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jaxcc.layout._digits import Digit, Digits, count, uniform, whole_dim
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import Relation, constant
+from jaxcc.layout._relation import ANY_SCALE, Relation, constant
 from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
 from jaxcc.layout.rules._combine import (
     measured,
@@ -43,6 +43,10 @@ def reduced(
     value that is uniform along more of the whole dimension than of the per-rank one changes the
     scale by the ratio.
     """
+    if 0 in x.shape:
+        # 0 and the infinities fit every scale; an empty product is 1.
+        dims = [uniform(s) for at, s in enumerate(x.shape) if at not in axes]
+        return Relation(tuple(dims)).scaled(1.0 if op == "prod" else ANY_SCALE)
     _require_same_part(eqn, x, axes, whole_axes)
     partial: dict[str, ReduceOp] = {}
     for axis, held in x.partial.items():
