@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 from jaxcc.program import Program
 
@@ -33,3 +33,16 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.verb}({', '.join(f'{k}={v!r}' for k, v in self.arguments.items())})"
+
+
+class Scheduled(Protocol):
+    """What a verb acts on: a program, and a way to take one more step."""
+
+    @property
+    def program(self) -> Program:
+        """The program as the steps so far have left it."""
+        ...
+
+    def then(self, step: Step) -> Self:
+        """The same with one more step, checked."""
+        ...

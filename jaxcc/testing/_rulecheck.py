@@ -23,9 +23,11 @@ from jaxcc.layout._rules import (
     computing_rule_of,
     shape_rule_of,
 )
-from jaxcc.testing import _samples as samples
+from jaxcc.testing import _samples_collective as collectives
+from jaxcc.testing import _samples_compute as computing
+from jaxcc.testing import _samples_move as moving
 from jaxcc.testing._claims import Array, arrays_of, holds
-from jaxcc.testing._samples import Sample
+from jaxcc.testing._sample import Sample
 
 assert rules.__name__  # Imported for what it registers.
 
@@ -158,19 +160,19 @@ def _per_rank(sample: Sample, operands: list[Array]) -> list[Array]:
 
 
 def _unary(function: Callable[..., Any], **kwargs: bool) -> Sampler:
-    return samples.pointwise(function, 1, **kwargs)
+    return computing.pointwise(function, 1, **kwargs)
 
 
 def _binary(function: Callable[..., Any], **kwargs: bool) -> Sampler:
-    return samples.pointwise(function, 2, **kwargs)
+    return computing.pointwise(function, 2, **kwargs)
 
 
 def _power(exponent: int) -> Sampler:
-    return samples.with_params(_unary(lambda x: x**exponent), {"y": exponent})
+    return computing.with_params(_unary(lambda x: x**exponent), {"y": exponent})
 
 
 def _split(rng: np.random.Generator) -> Sample:
-    sample = samples.cut(rng)
+    sample = moving.cut(rng)
     dim = int(rng.integers(len(sample.wholes[0])))
     sizes: list[tuple[int, int]] = []
     for total in (sample.relations[0].shape[dim], sample.wholes[0][dim]):
@@ -206,8 +208,8 @@ SAMPLERS: Mapping[str, Sampler] = {
     "eq": _binary(np.equal),
     "and": _binary(np.logical_and, boolean=True),
     "not": _unary(np.logical_not, boolean=True),
-    "select_n": samples.select,
-    "clamp": samples.pointwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), 3),
+    "select_n": computing.select,
+    "clamp": computing.pointwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), 3),
     "neg": _unary(np.negative),
     "real": _unary(np.real),
     "sqrt": _unary(np.sqrt, positive=True),
@@ -225,34 +227,34 @@ SAMPLERS: Mapping[str, Sampler] = {
     "sin": _unary(np.sin),
     "floor": _unary(np.floor),
     "round": _unary(np.round),
-    "convert_element_type": samples.with_params(
+    "convert_element_type": computing.with_params(
         _unary(lambda x: x.astype(np.float64)), {"new_dtype": np.float64}
     ),
-    "reduce_sum": samples.reduction(np.sum),
-    "reduce_max": samples.reduction(np.max),
-    "reduce_min": samples.reduction(np.min),
-    "reduce_prod": samples.reduction(np.prod),
-    "reduce_or": samples.reduction(np.any, boolean=True),
-    "reduce_and": samples.reduction(np.all, boolean=True),
-    "argmax": samples.along(np.argmax, "axes"),
-    "cumsum": samples.along(np.cumsum, "axis"),
-    "sort": samples.along(np.sort, "dimension"),
-    "rev": samples.along(np.flip, "dimensions"),
-    "dot_general": samples.dot,
-    "reshape": samples.reshape,
-    "transpose": samples.transpose,
-    "broadcast_in_dim": samples.broadcast,
-    "copy": samples.same,
-    "iota": samples.iota,
-    "slice": samples.cut,
+    "reduce_sum": computing.reduction(np.sum),
+    "reduce_max": computing.reduction(np.max),
+    "reduce_min": computing.reduction(np.min),
+    "reduce_prod": computing.reduction(np.prod),
+    "reduce_or": computing.reduction(np.any, boolean=True),
+    "reduce_and": computing.reduction(np.all, boolean=True),
+    "argmax": moving.along(np.argmax, "axes"),
+    "cumsum": moving.along(np.cumsum, "axis"),
+    "sort": moving.along(np.sort, "dimension"),
+    "rev": moving.along(np.flip, "dimensions"),
+    "dot_general": computing.dot,
+    "reshape": moving.reshape,
+    "transpose": moving.transpose,
+    "broadcast_in_dim": moving.broadcast,
+    "copy": moving.same,
+    "iota": moving.iota,
+    "slice": moving.cut,
     "split": _split,
-    "concatenate": samples.concatenate,
-    "psum": samples.collective(samples.all_reduce(np.sum)),
-    "pmax": samples.collective(samples.all_reduce(np.max)),
-    "pmin": samples.collective(samples.all_reduce(np.min)),
-    "reduce_scatter": samples.collective(samples.reduce_scatter),
-    "all_gather": samples.collective(samples.all_gather),
-    "all_to_all": samples.collective(samples.all_to_all),
-    "jaxcc_own_slice": samples.collective(samples.own_slice),
+    "concatenate": moving.concatenate,
+    "psum": collectives.collective(collectives.all_reduce(np.sum)),
+    "pmax": collectives.collective(collectives.all_reduce(np.max)),
+    "pmin": collectives.collective(collectives.all_reduce(np.min)),
+    "reduce_scatter": collectives.collective(collectives.reduce_scatter),
+    "all_gather": collectives.collective(collectives.all_gather),
+    "all_to_all": collectives.collective(collectives.all_to_all),
+    "jaxcc_own_slice": collectives.collective(collectives.own_slice),
 }
 """A sampler for each rule; operations that share one rule share its sampler."""

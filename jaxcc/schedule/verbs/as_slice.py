@@ -6,18 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcc.layout import LayoutMap, Replicated, ScheduleError, Sliced
 from jaxcc.program import Program, rename
-from jaxcc.schedule._step import Step, rewrite
+from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
 
-if TYPE_CHECKING:
-    from jaxcc.schedule._schedule import Schedule
 
-
-def as_slice(schedule: Schedule, *names: str) -> Schedule:
+def as_slice[S: Scheduled](schedule: S, *names: str) -> S:
     """Keeps inputs and results sliced between calls: 1/n of the memory, and no all-gather.
 
     Args:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING
 
 from jaxcc.layout import ScheduleError
 from jaxcc.program import COLLECTIVES, Op, Operand, Program
-from jaxcc.schedule._step import Step, rewrite
+from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
 from jaxcc.schedule.verbs._pointwise import POINTWISE
-
-if TYPE_CHECKING:
-    from jaxcc.schedule._schedule import Schedule
 
 # What a kernel does as it reads an operand.
 _FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
 _MOVES = frozenset({"own_slice", "reduce_scatter", "all_gather"})
 
 
-def fuse(schedule: Schedule, *names: str | EllipsisType, name: str) -> Schedule:
+def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
     """Makes one operation, `name`, of several.
 
     Args:

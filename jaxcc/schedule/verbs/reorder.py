@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
-from jaxcc.schedule._step import Step, rewrite
+from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find, find_kind
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
-if TYPE_CHECKING:
-    from jaxcc.schedule._schedule import Schedule
 
-
-def reorder(schedule: Schedule, gather: str, *, after: str) -> Schedule:
+def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
     """Moves the all-gather `gather` past all that lies between it and `after`.
 
     The operations on the way run on slices. Replicated operands of theirs are sliced where they

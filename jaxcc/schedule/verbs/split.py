@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import jax
 
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Program, rename
-from jaxcc.schedule._step import Step, rewrite
+from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find_kind
 
-if TYPE_CHECKING:
-    from jaxcc.schedule._schedule import Schedule
 
-
-def split(schedule: Schedule, name: str, *, dim: int | None = None) -> Schedule:
+def split[S: Scheduled](schedule: S, name: str, *, dim: int | None = None) -> S:
     """Splits the all-reduce `name` into `name.scatter` and `name.gather`.
 
     Args:

@@ -1,0 +1,122 @@
+"""Random collectives, emulated in NumPy over all ranks' arrays at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jaxcc.layout._relation import Relation
+from jaxcc.testing._claims import Array, random_relation
+from jaxcc.testing._sample import PENDING, Rng, Run, Sample, as_it_is, random_shape, random_sizes
+
+
+def collective(make: Callable[..., tuple[Mapping[str, Any], Run]]) -> Callable[[Rng], Sample]:
+    """Samples of a collective; `make(x, sizes, axis, at, rng)` gives parameters and the operation
+    on all ranks."""
+
+    def sample(rng: Rng) -> Sample:
+        sizes, whole = random_sizes(rng), random_shape(rng)
+        x = random_relation(whole, sizes, rng, pending=PENDING)
+        axes = list(sizes)
+        axis = axes[rng.integers(len(axes))]
+        if rng.random() < 0.15 and axis not in x.ranks and axis not in x.partial:
+            x = replace(x, local=frozenset({axis}), unmeasured=True).scaled(1.0)
+        params, run = make(x, sizes, axis, axes.index(axis), rng)
+        return Sample(sizes, (x,), (whole,), params, params, run, as_it_is)
+
+    return sample
+
+
+def all_reduce(function: Run) -> Callable[..., tuple[Mapping[str, Any], Run]]:
+    """psum and its kind."""
+
+    def make(
+        x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+    ) -> tuple[Mapping[str, Any], Run]:
+        axes = tuple(sizes) if rng.random() < 0.3 else (axis,)
+        at_axes = tuple(list(sizes).index(a) for a in axes)
+
+        def run(a: Array) -> Array:
+            return np.broadcast_to(function(a, axis=at_axes, keepdims=True), a.shape)
+
+        return {"axes": axes}, run
+
+    return make
+
+
+def reduce_scatter(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """psum_scatter, tiled or not."""
+    n, lead = sizes[axis], len(sizes)
+    fits = [d for d, k in enumerate(x.shape) if k % n == 0]
+    dim = fits[rng.integers(len(fits))] if fits else 0
+    tiled = not (fits and x.shape[dim] == n and rng.random() < 0.5)
+
+    def run(a: Array) -> Array:
+        total = a.sum(at)
+        if total.shape[lead - 1 + dim] % n:
+            raise ValueError("does not divide")
+        blocks = np.stack(np.split(total, n, lead - 1 + dim), at)
+        return blocks if tiled else blocks.squeeze(lead + dim)
+
+    return {"axis_name": (axis,), "scatter_dimension": dim, "tiled": tiled}, run
+
+
+def all_gather(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """all_gather, tiled or not."""
+    tiled = rng.random() < 0.6
+    lead = len(sizes)
+    dim = int(rng.integers(len(x.shape) + (not tiled)))
+
+    def run(a: Array) -> Array:
+        blocks = list(np.moveaxis(a, at, 0))
+        join = np.concatenate if tiled else np.stack
+        whole = join(blocks, lead - 1 + dim)
+        return np.stack([whole] * sizes[axis], at)
+
+    return {"axis_name": (axis,), "all_gather_dimension": dim, "tiled": tiled}, run
+
+
+def all_to_all(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """all_to_all, tiled."""
+    n, lead = sizes[axis], len(sizes)
+    fits = [d for d, k in enumerate(x.shape) if k % n == 0]
+    split_dim = fits[rng.integers(len(fits))] if fits else 0
+    concat = int(rng.integers(len(x.shape)))
+
+    def run(a: Array) -> Array:
+        if a.shape[lead + split_dim] % n:
+            raise ValueError("does not divide")
+        senders = [np.split(s, n, lead - 1 + split_dim) for s in np.moveaxis(a, at, 0)]
+        received = [
+            np.concatenate([sender[r] for sender in senders], lead - 1 + concat) for r in range(n)
+        ]
+        return np.stack(received, at)
+
+    params = {"axis_name": axis, "split_axis": split_dim, "concat_axis": concat, "tiled": True}
+    return params, run
+
+
+def own_slice(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """The rank's block of a value."""
+    n, lead = sizes[axis], len(sizes)
+    fits = [d for d, k in enumerate(x.shape) if k % n == 0]
+    dim = fits[rng.integers(len(fits))] if fits else 0
+
+    def run(a: Array) -> Array:
+        if a.shape[lead + dim] % n:
+            raise ValueError("does not divide")
+        ranks = [np.split(s, n, lead - 1 + dim)[r] for r, s in enumerate(np.moveaxis(a, at, 0))]
+        return np.stack(ranks, at)
+
+    return {"axis": axis, "dim": dim}, run
