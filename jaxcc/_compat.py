@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax._src import core as _jax_core
-from jax._src import mesh as _jax_mesh
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
 
@@ -27,6 +26,8 @@ Var = _core.Var
 Jaxpr = _core.Jaxpr
 JaxprEqn = _core.JaxprEqn
 Primitive = _core.Primitive
+
+_NOWHERE = jax.sharding.AbstractMesh((), ())
 
 # One name for each operation, whatever the JAX version calls it.
 _ALIASES: Mapping[str, str] = {
@@ -126,6 +127,13 @@ def hide_from_user_lines(*folders: str) -> None:
         source_info_util.register_exclusion(folder + os.sep)
 
 
+def type_of(x: Any) -> tuple[tuple[int, ...], Any]:
+    """The shape and dtype that `x` has, or will have as a JAX array."""
+    if not isinstance(x, jax.Array):
+        return np.shape(x), jax.dtypes.canonicalize_dtype(jax.numpy.result_type(x))
+    return x.shape, x.dtype
+
+
 def is_tracer(x: Any) -> bool:
     """Whether `x` stands for a value in a trace."""
     return isinstance(x, _jax_core.Tracer)
@@ -200,21 +208,18 @@ def trace_state() -> object:
 
 @contextlib.contextmanager
 def _abstract_mesh(mesh: Any) -> Iterator[None]:
-    """Sets the mesh of what is traced; the public way refuses one of another size than the one
-    around.
+    """Sets the mesh of what is traced. JAX refuses one of another size than the one around, so that
+    goes first.
     """
-    previous = _jax_mesh.abstract_mesh_context_manager.swap_local(mesh)
-    try:
+    with jax.sharding.use_abstract_mesh(_NOWHERE), jax.sharding.use_abstract_mesh(mesh):
         yield
-    finally:
-        _jax_mesh.abstract_mesh_context_manager.set_local(previous)
 
 
 @contextlib.contextmanager
 def outside_all_traces() -> Iterator[None]:
     """Traces inside as if nothing were being traced around: no axes bound, no mesh set."""
     axis_env = _jax_core.trace_ctx.axis_env
-    with _jax_core.eval_context(), _abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with _jax_core.eval_context(), _abstract_mesh(_NOWHERE):
         _jax_core.trace_ctx.set_axis_env(_jax_core.top_axis_env)
         try:
             yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -19,7 +18,7 @@ from jaxcc.layout import (
     check,
     flatten_layouts,
 )
-from jaxcc.schedule import Compiled, Schedule, Source
+from jaxcc.schedule import Compiled, Schedule, Source, positional
 
 
 class TypedFunction:
@@ -65,7 +64,7 @@ class TypedFunction:
         """The result for global arrays; a Local or Partial one has a leading dimension of the
         group's size.
         """
-        args = self._positional(args, kwargs)
+        args = positional(self._f, args, kwargs)
         source, _ = self._source(args, stacked=True)
         if isinstance(source.mesh, jax.sharding.AbstractMesh):
             raise BackendError(
@@ -90,7 +89,7 @@ class TypedFunction:
 
         A group of one cannot hold `Local` inputs; with them all ranks are computed on one device.
         """
-        args = self._positional(args, kwargs)
+        args = positional(self._f, args, kwargs)
         source, _ = self._source(args, stacked=True)
         return _reference.run(source, args)
 
@@ -100,24 +99,11 @@ class TypedFunction:
         Raises:
           LayoutError: the function does not compute the same on one rank and on several.
         """
-        return self._source(self._positional(avals, kwargs), stacked=False)[1]
+        return self._source(positional(self._f, avals, kwargs), stacked=False)[1]
 
     def schedule(self, *avals: Any, **kwargs: Any) -> Schedule:
         """The checked program for arguments of these whole shapes, ready for verbs."""
-        return Schedule(self._source(self._positional(avals, kwargs), stacked=False)[0])
-
-    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        try:
-            bound = inspect.signature(self._f).bind(*args, **kwargs)
-        except TypeError as error:
-            raise LayoutError("LAYOUT_ARGUMENT", f"{self.__name__}: {error}") from None
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise LayoutError(
-                "LAYOUT_ARGUMENT",
-                f"{self.__name__}: no layout for keyword-only arguments {', '.join(bound.kwargs)}",
-            )
-        return bound.args
+        return Schedule(self._source(positional(self._f, avals, kwargs), stacked=False)[0])
 
     def _source(self, args: tuple[Any, ...], *, stacked: bool) -> tuple[Source, LayoutReport]:
         """The checked function for these arguments; `stacked` ones have the leading dimensions of

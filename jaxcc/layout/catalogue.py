@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from jaxcc.layout._codes import Entry
 from jaxcc.layout._codes_layout import LAYOUT_CODES
+from jaxcc.layout._codes_optim import OPTIM_CODES
 from jaxcc.layout._codes_run import RUN_CODES
 
 EXAMPLE_SETUP = """\
@@ -26,7 +27,7 @@ b = jax.ShapeDtypeStruct((8,), jnp.float32)
 """
 """What every example of the catalogue starts with."""
 
-CODES: Mapping[str, Entry] = {**LAYOUT_CODES, **RUN_CODES}
+CODES: Mapping[str, Entry] = {**LAYOUT_CODES, **OPTIM_CODES, **RUN_CODES}
 
 
 def explain(code: str) -> str:

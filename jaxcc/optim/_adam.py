@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxcc.layout import LayoutError
 from jaxcc.optim._flat import FlatUpdate, slices_like
 from jaxcc.optim._transformation import FusedTransformation
 
@@ -78,8 +79,17 @@ def adam(
             1 / (1 - jnp.float32(b2) ** steps),
         )
 
+    def next_count(state: AdamState) -> jax.Array:
+        if not isinstance(cast(Any, state), AdamState):
+            raise LayoutError(
+                "OPTIM_ARGUMENT",
+                f"the state is {type(state).__name__}, not what this optimizer's init returns",
+                fixes=("state = tx.init(params); optax's own states are not sliced",),
+            )
+        return state.count + 1
+
     def step(grads: Any, state: AdamState, params: Any) -> tuple[Any, AdamState]:
-        count = state.count + 1
+        count = next_count(state)
         params, mu, nu = fused_apply(grads, (params,), (state.mu, state.nu), scalars(count))
         return params, AdamState(count, mu, nu)
 
@@ -87,7 +97,7 @@ def adam(
         grads: Any, state: AdamState, params: Any = None, **extra: Any
     ) -> tuple[Any, AdamState]:
         del params, extra
-        count = state.count + 1
+        count = next_count(state)
         updates, mu, nu = fused_propose(grads, (), (state.mu, state.nu), scalars(count))
         return updates, AdamState(count, mu, nu)
 

@@ -14,16 +14,12 @@ from jax.ad_checkpoint import checkpoint_name as label
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxcc import runtime
-from jaxcc.layout import BackendError, CodegenError, Local, Replicated, as_map, check
+from jaxcc.layout import BackendError, CodegenError, LayoutError, Local, Replicated, as_map, check
+from jaxcc.optim._arguments import block_size, rows_of
 from jaxcc.program import own_slice
 from jaxcc.schedule import FusedCall, Schedule, Source, warn_unfused
 
 Rule = Callable[..., tuple[Any, ...]]
-
-
-def block_size(size: int, ranks: int) -> int:
-    """Elements of a flat tensor that one rank owns; the last ranks may own fewer."""
-    return -(-size // ranks)
 
 
 def slices_like(params: Any, axis_name: str, mesh: Mesh | None) -> Any:
@@ -43,6 +39,10 @@ def slices_like(params: Any, axis_name: str, mesh: Mesh | None) -> Any:
 
 
 def _global_slices(params: Any, axis_name: str, mesh: Mesh) -> Any:
+    if axis_name not in mesh.shape:
+        raise LayoutError(
+            "OPTIM_AXIS", f"the mesh has no axis '{axis_name}'; it has {', '.join(mesh.shape)}"
+        )
     ranks = mesh.shape[axis_name]
     sharding = NamedSharding(mesh, PartitionSpec(axis_name))
     return jax.tree.map(
@@ -90,10 +90,12 @@ class FlatUpdate:
         self, grads: Any, whole: Sequence[Any], slices: Sequence[Any], scalars: Sequence[Any]
     ) -> tuple[Any, ...]:
         """Pytrees of the result and of the new slices; inside `shard_map`."""
-        leaves, tree = jax.tree.flatten(grads)
-        names = ("g", *self._whole, *self._slices)
-        columns = [leaves, *(tree.flatten_up_to(x) for x in (*whole, *slices))]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows, tree = rows_of(
+            grads,
+            dict(zip(self._whole, whole, strict=True)),
+            dict(zip(self._slices, slices, strict=True)),
+            self._axis,
+        )
         results: list[Any] = [None] * len(rows)
         order = runtime.new_order()
         for i, row in enumerate(rows):

@@ -10,4 +10,5 @@ from jaxcc.schedule._place import shard_mapped as shard_mapped
 from jaxcc.schedule._place import sharding_of as sharding_of
 from jaxcc.schedule._schedule import Schedule as Schedule
 from jaxcc.schedule._source import Source as Source
+from jaxcc.schedule._source import positional as positional
 from jaxcc.schedule._step import Step as Step

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
-from jaxcc import runtime
+from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
-from jaxcc.program import Op, Program, run
+from jaxcc.program import Op, Program, run, type_text
 from jaxcc.schedule._fallback import warn_unfused
 from jaxcc.schedule._fused import FusedCall
 from jaxcc.schedule._place import place, shard_mapped, sharding_of
@@ -48,23 +48,37 @@ class Compiled:
         self._per_rank = _differentiable(source, program, calls)
         self._donated = tuple(i for i, name in enumerate(program.inputs) if name in donate)
 
-    def __call__(self, *args: Any) -> Any:
-        """The result for global arrays with the structure, shapes and dtypes that were compiled."""
-        placed = map(place, self._leaves(args), self._shardings)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result for global arrays with the structure, shapes and dtypes that were compiled.
+
+        Raises:
+          ScheduleError: an argument differs from what was compiled.
+        """
+        leaves = self._leaves(self._source.positional(args, kwargs), self._global_types)
+        placed = map(place, leaves, self._shardings)
         return jax.tree.unflatten(self.program.out_tree, self._mapped(*placed))
 
-    def local(self, *args: Any) -> Any:
-        """The result on one rank, for per-rank arrays, inside `shard_map` over the same axes."""
-        return jax.tree.unflatten(self.program.out_tree, self._per_rank(*self._leaves(args)))
+    def local(self, *args: Any, **kwargs: Any) -> Any:
+        """The result on one rank, for per-rank arrays, inside `shard_map` over the same axes.
+
+        Raises:
+          ScheduleError: an argument differs from what was compiled.
+        """
+        leaves = self._leaves(self._source.positional(args, kwargs), self.program.in_types)
+        return jax.tree.unflatten(self.program.out_tree, self._per_rank(*leaves))
 
     def lower(self) -> Any:
         """The lowered computation, as `jax.jit(f).lower(...)` gives it."""
+        return self._mapped.lower(*self._global_types)
+
+    @functools.cached_property
+    def _global_types(self) -> list[jax.ShapeDtypeStruct]:
+        """Of each leaf, with its leading dimensions for Local and Partial axes."""
         sizes = self._source.sizes
-        avals = [
+        return [
             jax.ShapeDtypeStruct((*(sizes[a] for a in layout.stacked_axes()), *t.shape), t.dtype)
             for layout, t in zip(self.program.in_layouts, self._source.leaves(), strict=True)
         ]
-        return self._mapped.lower(*avals)
 
     @functools.cached_property
     def _shardings(self) -> list[Any]:
@@ -92,7 +106,8 @@ class Compiled:
         )
         return jax.jit(mapped, donate_argnums=self._donated)
 
-    def _leaves(self, args: tuple[Any, ...]) -> list[Any]:
+    def _leaves(self, args: tuple[Any, ...], types: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:
+        """The leaves of the arguments; a kernel would read others past their ends."""
         leaves, tree = jax.tree.flatten(args)
         wanted = jax.tree.structure(self._source.avals)
         if tree != wanted:
@@ -100,6 +115,15 @@ class Compiled:
                 "SCHEDULE_ARGUMENT",
                 f"{self.program.name} was compiled for arguments {wanted}, not {tree}",
             )
+        for x, t, name in zip(leaves, types, self.program.inputs, strict=True):
+            if _compat.type_of(x) != (t.shape, t.dtype):
+                shape, dtype = _compat.type_of(x)
+                raise ScheduleError(
+                    "SCHEDULE_ARGUMENT",
+                    f"{self.program.name} was compiled for {name}: {type_text(t)}, not "
+                    f"{type_text(jax.ShapeDtypeStruct(shape, dtype))}",
+                    fixes=("schedule and compile it for these shapes and dtypes, too",),
+                )
         return leaves
 
 

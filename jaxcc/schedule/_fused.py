@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxcc import _compat, codegen, runtime
 from jaxcc.codegen import OutRole, Role
-from jaxcc.layout import LayoutMap
+from jaxcc.layout import LayoutMap, ScheduleError
 from jaxcc.program import Constant, Op, Operand, Program
 from jaxcc.schedule._kernel import KernelInput, KernelPlan, plan
 
@@ -91,12 +92,28 @@ class FusedCall:
     def _tensor(
         self, values: Mapping[str, Any], shapes: Sequence[Sequence[int]], outer: int, extent: int
     ) -> runtime.Tensor:
-        operands = [_read(one.value, values) for one in self.plan.inputs if one.role != Role.SCALAR]
+        inputs = [one for one in self.plan.inputs if one.role != Role.SCALAR]
+        operands = [_read(one.value, values) for one in inputs]
+        for one, x in zip(inputs, operands, strict=True):
+            self._check_operand(one, x, outer, extent)
         results = [
             self._result(jax.ShapeDtypeStruct(shape, t.dtype), role, operands)
             for shape, t, role in zip(shapes, self.op.types, self.plan.out_roles, strict=True)
         ]
         return runtime.Tensor(tuple(operands), tuple(results), outer, extent, self.aliases)
+
+    def _check_operand(self, one: KernelInput, x: Any, outer: int, extent: int) -> None:
+        """The kernel trusts its operands' sizes and dtypes: nobody looks after this."""
+        block = -(-extent // self.groups.ranks)
+        size = outer * (block if one.role == Role.SLICE else extent)
+        if one.role == Role.SCALAR or (one.role == Role.WHOLE and not self.plan.any_size):
+            size = math.prod(one.type.shape)
+        if (x.size, x.dtype) != (size, one.type.dtype):
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"{self.op.name}: operand '{one.value}' has {x.size} elements of {x.dtype}, "
+                f"not {size} of {one.type.dtype}",
+            )
 
     def _result(
         self, t: jax.ShapeDtypeStruct, role: OutRole, operands: Sequence[Any]
@@ -114,7 +131,10 @@ class FusedCall:
     def _run(
         self, values: Mapping[str, Any], tensors: list[runtime.Tensor], order: Any
     ) -> tuple[Any, list[list[Any]]]:
-        scalars = [_read(one.value, values) for one in self.plan.inputs if one.role == Role.SCALAR]
+        inputs = [one for one in self.plan.inputs if one.role == Role.SCALAR]
+        scalars = [_read(one.value, values) for one in inputs]
+        for one, x in zip(inputs, scalars, strict=True):
+            self._check_operand(one, x, 1, 1)
         order, results = runtime.fused_call(
             self.key, self.groups, scalars, tensors, order, op=self.op.name
         )

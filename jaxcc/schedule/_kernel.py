@@ -39,6 +39,7 @@ class KernelPlan:
       out_roles: for each output of the operation.
       outer, extent: the whole tensor has `outer` rows of `extent` elements; a rank owns a block of
         each row.
+      any_size: the kernel serves flat tensors of every size.
     """
 
     kernel: codegen.Kernel
@@ -46,6 +47,7 @@ class KernelPlan:
     out_roles: tuple[OutRole, ...]
     outer: int
     extent: int
+    any_size: bool
 
 
 def plan(
@@ -82,7 +84,8 @@ def plan(
         shape=None if any_size else whole,
         ranks=reads.ranks,
     )
-    return KernelPlan(kernel, reads.inputs, roles, math.prod(whole[:dim]), math.prod(whole[dim:]))
+    outer, extent = math.prod(whole[:dim]), math.prod(whole[dim:])
+    return KernelPlan(kernel, reads.inputs, roles, outer, extent, any_size)
 
 
 def _block(op: Op) -> tuple[tuple[int, ...], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,28 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, Replicated, Trace, trace
+from jaxcc.layout import LayoutError, LayoutMap, Replicated, Trace, trace
 from jaxcc.program import Program, program_of
+
+
+def positional(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments of a call of `f`, all positional, defaults included.
+
+    Raises:
+      LayoutError: they do not fit its parameters, or there are keyword-only ones.
+    """
+    name = getattr(f, "__name__", "the function")
+    try:
+        bound = inspect.signature(f).bind(*args, **kwargs)
+    except TypeError as error:
+        raise LayoutError("LAYOUT_ARGUMENT", f"{name}: {error}") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        only = ", ".join(bound.kwargs)
+        raise LayoutError("LAYOUT_ARGUMENT", f"{name}: no layout for keyword-only arguments {only}")
+    return bound.args
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,10 @@ class Source:
     def leaves(self) -> list[jax.ShapeDtypeStruct]:
         """Whole shape and dtype of each leaf of the arguments."""
         return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(self.avals)]
+
+    def positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments of a call, all positional."""
+        return args if not kwargs else positional(self.f, args, kwargs)
 
     def flat(self, leaves: Sequence[Any]) -> list[Any]:
         """The function on per-rank leaves; its result's leaves."""

@@ -138,3 +138,45 @@ def test_without_a_mesh_the_error_names_the_fix() -> None:
     tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp")
     with pytest.raises(jaxcc.BackendError, match=r"(?s)BACKEND_NO_MESH.*pass mesh="):
         tx.init({"w": np.zeros(3, np.float32)})
+
+
+def refusal(tx: Any, mesh: Any, change: Any) -> str:
+    """What a step says to changed (gradients, state, params)."""
+    params = {"w": np.ones((4, 3), np.float32), "b": np.ones(5, np.float32)}
+
+    def step(params: Any) -> Any:
+        varying = jax.lax.pcast(params, "dp", to="varying")
+        grads, state, params = change(varying, tx.init(params), params)
+        return tx.step(grads, state, params)
+
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=P(), out_specs=(P(), tx.specs()))
+    with pytest.raises(jaxcc.LayoutError) as caught:
+        mapped(params)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "change"),
+    [
+        ("OPTIM_SUMMED", "['b']: the gradient is equal on all", lambda g, s, p: (p, s, p)),
+        ("OPTIM_ARGUMENT", "another structure", lambda g, s, p: ([g["w"], g["b"]], s, p)),
+        ("OPTIM_ARGUMENT", "['b']: the parameters", lambda g, s, p: (g, s, {**p, "b": p["b"][:2]})),
+        ("OPTIM_ARGUMENT", "first moments", lambda g, s, p: (g, s._replace(mu=p), p)),
+        (
+            "OPTIM_ARGUMENT",
+            "int32, not floating",
+            lambda g, s, p: (jax.tree.map(lambda x: x.astype(int), g), s, p),
+        ),
+        ("OPTIM_ARGUMENT", "the state is", lambda g, s, p: (g, (s.count, s.mu), p)),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(code: str, text: str, change: Any) -> None:
+    mesh = mesh_of(2, "dp")
+    message = refusal(jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh), mesh, change)
+    assert code in message and text in message
+
+
+def test_an_axis_that_the_mesh_lacks_is_named() -> None:
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="tp", mesh=mesh_of(2, "dp"))
+    with pytest.raises(jaxcc.LayoutError, match="OPTIM_AXIS.*'tp'.*dp"):
+        tx.init({"w": np.zeros(3, np.float32)})

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 from oracles import close, mesh_of
 
 import jaxcc
@@ -130,12 +131,15 @@ def made() -> Schedule:
 
 
 def test_split_refuses() -> None:
-    with refused("SCHEDULE_NOT_FOUND.*it has total"):
+    with refused("SCHEDULE_NOT_FOUND.*close to it are total"):
         made().split("totale")
+    with refused("SCHEDULE_NOT_FOUND.*split into total.scatter and total.gather"):
+        made().split("total").split("total")
     with refused("SCHEDULE_WRONG_OPERATION.*acts on all_reduce"):
         made().split("out")
-    with refused("SCHEDULE_INDIVISIBLE"):
+    with refused("SCHEDULE_ARGUMENT.*no dimension 7"):
         made().split("total", dim=7)
+    assert made().split("total", dim=-1).steps == made().split("total", dim=1).steps
     odd = schedule_of(lambda y: jaxcc.name(lax.psum(y, "tp"), "total"), [(3, 5)], (Local,))
     with refused("SCHEDULE_INDIVISIBLE.*no dimension"):
         odd.split("total")
@@ -212,3 +216,39 @@ def test_compile_refuses() -> None:
         s.compile()(np.zeros((4, 8), np.float32))
     with pytest.raises(jaxcc.LayoutError, match="LAYOUT_INDIVISIBLE"):
         schedule_of(tail, [(4, 9), (9, 6), (6,)], (Sliced(1), Sliced(0), Replicated))
+
+
+def bias(y: Any, b: Any) -> Any:
+    total = jaxcc.name(lax.psum(y, "tp"), "total")
+    return jaxcc.name(total + b, "out")
+
+
+@pytest.mark.parametrize("backend", ["host", "xla"])
+@pytest.mark.parametrize(
+    ("y", "b"),
+    [
+        (np.zeros((2, 4, 8), np.float32), np.zeros(4, np.float32)),
+        (np.zeros((2, 4, 8), np.float32), np.zeros(16, np.float32)),
+        (np.zeros((2, 4, 8), np.float32), np.zeros(1, np.float32)),
+        (np.zeros((2, 4, 8), np.float32), np.zeros(8, np.int32)),
+        (np.zeros((2, 4, 8), np.float32), jnp.zeros(8, jnp.bfloat16)),
+        (np.zeros((2, 2, 8), np.float32), np.zeros(8, np.float32)),
+        (np.zeros((4, 4, 8), np.float32), np.zeros(8, np.float32)),
+        (np.zeros((4, 8), np.float32), np.zeros(8, np.float32)),
+    ],
+)
+def test_a_compiled_program_refuses_other_shapes_and_dtypes(backend: str, y: Any, b: Any) -> None:
+    """A kernel would read past the end of a buffer, or take its bits for another dtype's."""
+    s = schedule_of(bias, [(4, 8), (8,)], (Local, Replicated))
+    s = s.split("total").reorder("total.gather", after="out")
+    run = s.fuse("total.scatter", ..., "total.gather", name="fused").compile(backend)
+    with refused("SCHEDULE_ARGUMENT.*was compiled for [yb]: f32"):
+        run(y, b)
+    with refused("SCHEDULE_ARGUMENT.*was compiled for [yb]: f32"):
+        run(b=b, y=y)
+    mine = jax.shard_map(
+        run.local, mesh=mesh_of(2), in_specs=(P("tp"), P()), out_specs=P(), check_vma=False
+    )
+    with refused("SCHEDULE_ARGUMENT.*was compiled for [yb]: f32"):
+        mine(y.reshape(-1, *y.shape[2:]) if y.ndim == 3 else y[:2], b)
+    close(run(y=np.ones((2, 4, 8), np.float32), b=np.ones(8, np.float32)), np.full((4, 8), 3.0))

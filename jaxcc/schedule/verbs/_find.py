@@ -25,11 +25,13 @@ def find(program: Program, name: str, verb: str) -> Op:
             f"{verb}: '{name}' is already fused into '{inside}'",
             fixes=(f"take the step before the one that made '{inside}'",),
         )
-    close = difflib.get_close_matches(name, names, n=3) or names[-6:]
+    parts = [part for part in (f"{name}.scatter", f"{name}.gather") if part in names]
+    close = difflib.get_close_matches(name, names, n=3)
+    has = f"it has been split into {' and '.join(parts)}" if parts else ""
+    has = has or (f"close to it are {', '.join(close)}" if close else f"it has {', '.join(names)}")
     raise ScheduleError(
         "SCHEDULE_NOT_FOUND",
-        f"{verb}: {program.name} on {describe_sizes(program)} has no operation '{name}'; "
-        f"it has {', '.join(close)}",
+        f"{verb}: {program.name} on {describe_sizes(program)} has no operation '{name}'; {has}",
         fixes=("print(schedule) shows all names; jaxcc.name(x, 'label') gives one of your own",),
     )
 

@@ -41,13 +41,19 @@ def split[S: Scheduled](schedule: S, name: str, *, dim: int | None = None) -> S:
                 line=op.line,
                 fixes=("pad one dimension to a multiple of the group's size",),
             )
-    elif not 0 <= dim < len(shape) or shape[dim] % ranks:
+    elif not -len(shape) <= dim < len(shape):
+        raise ScheduleError(
+            "SCHEDULE_ARGUMENT",
+            f"split: '{name}' has shape {shape}, which has no dimension {dim}",
+            line=op.line,
+        )
+    elif shape[dim] % ranks:
         raise ScheduleError(
             "SCHEDULE_INDIVISIBLE",
             f"split: the {ranks} ranks do not divide dimension {dim} of '{name}' {shape}",
             line=op.line,
         )
-    return schedule.then(Step("split", {"name": name, "dim": dim}))
+    return schedule.then(Step("split", {"name": name, "dim": dim % len(shape)}))
 
 
 def _check(program: Program, op: Op) -> int:
