@@ -35,6 +35,13 @@ from jaxcc.schedule import UnfusedWarning as UnfusedWarning
 name = checkpoint_name
 """`jaxcc.name(x, "total")` labels a value; schedules and listings refer to it by the label."""
 
+# Messages and help name what users import.
+for _public in (
+    *(BackendError, CodegenError, JaxccError, LayoutError, ScheduleError, TableError),
+    *(LayoutReport, Schedule, TypedFunction, UnfusedWarning, Partial, Sliced),
+):
+    _public.__module__ = "jaxcc"
+
 # Imported when first used: they need more packages, or more time.
 _ROOMS = ("comm", "nnx", "optim", "testing")
 

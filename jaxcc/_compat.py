@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 from jax._src import core as _jax_core
+from jax._src import mesh as _jax_mesh
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
 
@@ -204,6 +205,11 @@ def trace_state() -> object:
     from jax._src import core
 
     return core.get_opaque_trace_state()
+
+
+def current_mesh() -> Any:
+    """The mesh of `jax.set_mesh`, empty if none is set. JAX's `get_mesh` refuses in a trace."""
+    return _jax_mesh.get_concrete_mesh()
 
 
 @contextlib.contextmanager

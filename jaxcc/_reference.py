@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,9 +27,17 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     device.
     """
     device = np.asarray(source.mesh.devices).flat[0]
-    leaves = [jax.device_put(jnp.asarray(x), device) for x in jax.tree.leaves(args)]
+    alone = Mesh(
+        np.asarray(device).reshape((1,) * len(source.sizes)),
+        tuple(source.sizes),
+        axis_types=(AxisType.Auto,) * len(source.sizes),
+    )
+    traced = any(map(_compat.is_tracer, jax.tree.leaves(args)))
+    leaves = [x if traced else jax.device_put(np.asarray(x), device) for x in jax.tree.leaves(args)]
     local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
-    outs = _all_ranks(source, leaves) if local else _group_of_one(source, leaves, device)
+    # The user may have set the mesh of many devices.
+    with contextlib.nullcontext() if traced else jax.set_mesh(alone):
+        outs = _all_ranks(source, leaves) if local else _group_of_one(source, leaves, alone)
     # Where the function itself puts them, so that the two can be compared.
     placed = [
         y
@@ -43,12 +52,7 @@ def _own_ndim(y: Any, layout: LayoutMap) -> int:
     return np.ndim(y) - len(layout.stacked_axes())
 
 
-def _group_of_one(source: Source, leaves: list[Any], device: Any) -> list[Any]:
-    alone = Mesh(
-        np.asarray(device).reshape((1,) * len(source.sizes)),
-        tuple(source.sizes),
-        axis_types=(AxisType.Auto,) * len(source.sizes),
-    )
+def _group_of_one(source: Source, leaves: list[Any], alone: Mesh) -> list[Any]:
     program = source.program(source.whole, mesh=alone.abstract_mesh)
     whole = []
     for x, layout in zip(leaves, source.in_layouts, strict=True):

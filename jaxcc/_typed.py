@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import jax
 
-from jaxcc import _reference
+from jaxcc import _compat, _reference
 from jaxcc.layout import (
     BackendError,
     LayoutError,
@@ -51,7 +51,7 @@ class TypedFunction:
         """The mesh given to `typed`, or the one set by `jax.set_mesh`."""
         if self._mesh is not None:
             return self._mesh
-        mesh = jax.sharding.get_mesh()
+        mesh = _compat.current_mesh()
         if mesh.empty:
             raise LayoutError(
                 "LAYOUT_NO_MESH",

@@ -99,6 +99,29 @@ def test_the_users_own_derivative_rule_is_kept() -> None:
     close(jax.grad(lambda x: f(x).sum())(x), np.full(4, 10.0))
 
 
+@pytest.mark.parametrize("layouts", [(Sliced(1), Sliced(0)), (Local, Replicated)])
+def test_under_set_mesh(layouts: Any) -> None:
+    @jaxcc.typed(in_layouts=layouts, out_layouts=Replicated)
+    def product(x: Any, w: Any) -> Any:
+        return lax.psum(x @ w, "tp")
+
+    x, w = normal(*((3, 4) if layouts[0] != Local else (2, 3, 4))), normal(4, 5)
+    expected = (x.astype(np.float64) @ w).reshape(-1, 3, 5).sum(0)
+    with jax.set_mesh(jax.make_mesh((2,), ("tp",), devices=jax.devices()[:2])):
+        for a, b in ((x, w), (jnp.asarray(x), jnp.asarray(w))):
+            close(product(a, b), expected)
+            close(product.reference(a, b), expected)
+            close(product(a, b) - product.reference(a, b), np.zeros((3, 5)))
+            run = product.schedule(*(product_avals(layouts, a, b))).compile()
+            close(run(a, b), expected)
+        close(jax.grad(lambda w: product(x, w).sum())(jnp.asarray(w)).sum(), 5 * x.sum())
+
+
+def product_avals(layouts: Any, a: Any, b: Any) -> list[Any]:
+    """Whole shapes: a Local argument's without its dimension for the ranks."""
+    return [jax.ShapeDtypeStruct(a.shape[1:] if layouts[0] == Local else a.shape, a.dtype), b]
+
+
 def test_a_gathered_value_is_accepted_as_replicated() -> None:
     """jax.shard_map refuses this right program: all_gather's result varies in its eyes."""
 

@@ -33,7 +33,8 @@ def all_reduce(
     Args:
       x: an array, or a pytree of arrays, of the same shapes and dtypes on every rank.
       axis_name: the mesh axis, or axes, that the group runs along.
-      op: "sum", "max", "min" or "prod". Only "sum" has a gradient on every backend.
+      op: "sum", "mean", "max", "min" or "prod". Only "sum" and "mean" have a gradient on every
+        backend.
       backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or
         "auto": what the tuning table says is fastest and can run here.
       mesh: the devices, for `host` where the group is not all CPU devices of the process.
@@ -41,8 +42,8 @@ def all_reduce(
         that jaxcc ships.
 
     Returns:
-      The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32. Half
-      types add up in float32 on `host` and `mpi`.
+      The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32, and a
+      mean of integers is a float. Half types add up in float32 on `host` and `mpi`.
 
     Raises:
       LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
@@ -54,10 +55,13 @@ def all_reduce(
         array = jnp.asarray(leaf)
         call = describe("all_reduce", array, axis_name, op, mesh)
         choice = choose(call, backend, table)
+        array = array.astype(call.dtype)
         if array.size == 0 and call.on_devices:
             # XLA before 0.12 crashes on an empty all-reduce beside another one.
             others = varying_axes(array) - set(call.axes)
-            return varying(jnp.zeros(array.shape, call.dtype), sorted(others))
-        return BACKENDS[choice.backend].all_reduce(array.astype(call.dtype), call)
+            result = varying(jnp.zeros_like(array), sorted(others))
+        else:
+            result = BACKENDS[choice.backend].all_reduce(array, call)
+        return result / call.ranks if op == "mean" else result
 
     return jax.tree.map(reduce, x)

@@ -12,9 +12,11 @@ from jax import lax
 from jax.sharding import Mesh
 
 from jaxcc._compat import varying_axes
-from jaxcc.layout import REDUCE_OPS, LayoutError
+from jaxcc.layout import REDUCE_OPS, BackendError, LayoutError
 
 AxisName = str | Sequence[str]
+COLLECTIVES = ("all_reduce",)
+OPS = (*REDUCE_OPS, "mean")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Call:
 
     Attributes:
       collective: its name in `jaxcc.comm`, such as "all_reduce".
-      op: how it combines the ranks' values: "sum", "max", "min" or "prod".
+      op: how a backend combines the ranks' values: "sum", "max", "min" or "prod". A mean is a sum
+        that is divided afterwards.
       axes: the mesh axes that the group runs along.
       ranks: the size of the group.
       shape: of one rank's operand.
@@ -77,22 +80,52 @@ def describe(
 
     Raises:
       LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
+      BackendError: BACKEND_ARGUMENT if there is no such collective, or `operand` is no array.
     """
-    if op not in REDUCE_OPS:
-        choices = ", ".join(map(repr, REDUCE_OPS))
+    if collective not in COLLECTIVES:
+        raise BackendError(
+            "BACKEND_ARGUMENT",
+            f"jaxcc.comm has no collective {collective!r}",
+            fixes=(f"use one of {', '.join(map(repr, COLLECTIVES))}",),
+        )
+    if not hasattr(operand, "dtype"):
+        raise BackendError(
+            "BACKEND_ARGUMENT",
+            f"{collective} is described for one array, not for a {type(operand).__name__}",
+            fixes=("pass an array or a jax.ShapeDtypeStruct: of a pytree, one leaf at a time",),
+        )
+    if op not in OPS:
+        choices = ", ".join(map(repr, OPS))
         raise LayoutError(
             "LAYOUT_REDUCE_OP", f"{collective} has no op {op!r}", fixes=(f"use one of {choices}",)
         )
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    dtype = jnp.dtype(operand.dtype)
+    axes = _axes(collective, axis_name)
+    dtype = operand.dtype
+    if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+        raise LayoutError("LAYOUT_REDUCE_OP", f"{op} of {dtype}: it holds no numbers")
+    dtype = jnp.dtype(dtype)
     if op in ("max", "min") and jnp.issubdtype(dtype, jnp.complexfloating):
         raise LayoutError(
             "LAYOUT_REDUCE_OP", f"{op} of {dtype.name}: complex numbers have no order"
         )
-    if op in ("sum", "prod") and dtype == jnp.bool_:
+    if op not in ("max", "min") and dtype == jnp.bool_:
         dtype = jnp.dtype(jnp.int32)
     ranks, on_devices = _group(collective, axes, mesh if outside else None)
-    return Call(collective, op, axes, ranks, tuple(operand.shape), dtype, on_devices, mesh)
+    reduction = "sum" if op == "mean" else op
+    return Call(collective, reduction, axes, ranks, tuple(operand.shape), dtype, on_devices, mesh)
+
+
+def _axes(collective: str, axis_name: AxisName) -> tuple[str, ...]:
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    named = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
+    # XLA ends the process on an axis that is there twice.
+    if not named or len(set(axes)) < len(axes):
+        raise LayoutError(
+            "LAYOUT_AXIS",
+            f"{collective} runs over {axis_name!r}, which is not an axis name or different ones",
+            fixes=("pass the name of a mesh axis, or a tuple of names",),
+        )
+    return tuple(axes)
 
 
 def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[int, bool]:
@@ -102,7 +135,7 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
         ranks = math.prod(lax.axis_size(axis) for axis in axes)
     except NameError:
         if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
-            return math.prod(mesh.shape[axis] for axis in axes), True
+            return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
         names = ", ".join(map(repr, bound.axis_names)) or "none"
         wanted = ", ".join(map(repr, axes))
         raise LayoutError(
@@ -110,7 +143,8 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
             f"{collective} runs over {wanted}, but the mesh axes here are: {names}",
             fixes=("call it inside jax.shard_map over a mesh that has the axis",),
         ) from None
-    on_mesh = all(axis in bound.axis_names for axis in axes)
+    # A group over no axes is one rank: nothing is sent.
+    on_mesh = bool(axes) and all(axis in bound.axis_names for axis in axes)
     return ranks, on_mesh and bound.abstract_device is not None
 
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxcc.comm._backends import BACKENDS
 from jaxcc.comm._call import AxisName, Call, describe
 from jaxcc.comm._table import Table, current_table
-from jaxcc.layout import BackendError
+from jaxcc.layout import BackendError, TableError
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def choose(call: Call, backend: str, table: Table | None) -> Choice:
       BackendError: BACKEND_UNKNOWN, or why `backend` cannot carry the call.
       TableError: the table cannot be read.
     """
-    if backend != "auto" and backend not in BACKENDS:
-        names = ", ".join(map(repr, ["auto", *BACKENDS]))
+    if backend not in (known := ("auto", *BACKENDS)):
+        names = ", ".join(map(repr, known))
         raise BackendError(
             "BACKEND_UNKNOWN", f"there is no backend {backend!r}", fixes=(f"use one of {names}",)
         )
@@ -47,7 +47,13 @@ def choose(call: Call, backend: str, table: Table | None) -> Choice:
         if refusal := BACKENDS[backend].refuses(call):
             raise refusal
         return Choice(call, backend, "named by the caller")
-    table = table or current_table()
+    table = current_table() if table is None else table
+    if not isinstance(table, Table):
+        raise TableError(
+            "TABLE_FORMAT",
+            f"table is {table!r}, not a jaxcc.comm.Table",
+            fixes=("read a file with jaxcc.comm.Table.load",),
+        )
     skipped: list[tuple[str, BackendError]] = []
     for row in table.rows(call.collective, call.dtype_class, call.ranks, call.nbytes):
         refusal = BACKENDS[row.backend].refuses(call)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from jaxcc import _compat
 from jaxcc._compat import SourceLine
+from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._digits import CutError, uniform, whole_dim
-from jaxcc.layout._errors import Finding
+from jaxcc.layout._errors import Finding, LayoutError
 from jaxcc.layout._flatten import Step
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._pairs import Pairs
@@ -160,13 +161,17 @@ class Applier:
         helds = [pairs.at_n(slot) for slot in step.operands]
         earlier = tuple(dict.fromkeys(f for held in helds for f in held.findings))
         if earlier:
-            self._refuse(step, other, earlier)
+            self._refuse(step, other, _for_random(step, earlier))
             return
         try:
             wholes = [pairs.at_1(slot) for slot in other.operands]
             relations = [pairs.related(h, w) for h, w in zip(helds, wholes, strict=True)]
             seen = [replace(h, relation=r) for h, r in zip(helds, relations, strict=True)]
             made = self._results(step, other, seen, relations)
+        except LayoutError as error:
+            (finding,) = error.findings
+            refused = Refused(finding.code, finding.what, because=finding.because, fixes=finding.fixes)
+            self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
         except CutError:
             refused = Refused("LAYOUT_MISMATCH", f"the operands of {step.op} do not line up")
             self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
@@ -185,7 +190,7 @@ class Applier:
         if rule is None:
             return self._without_rule(step, other, relations)
         made = rule(self._equation(step, other, helds), *relations)
-        made = [made] if isinstance(made, Relation) else list(made)
+        made = _relations(step.op, made)
         shapes = [slot.shape for slot in step.results]
         if [relation.shape for relation in made] != shapes:
             claimed = [relation.shape for relation in made]
@@ -199,6 +204,13 @@ class Applier:
     ) -> Sequence[Relation]:
         """A pure function of what every rank holds alike, or of Local values, needs no rule."""
         reason = _why_rule_needed(step, other, relations)
+        if reason and is_random(step.op):
+            raise Refused(
+                "LAYOUT_NO_RULE",
+                f"{step.shown} makes other random numbers on n ranks than on one",
+                because=RANDOM_WHY,
+                fixes=RANDOM_FIXES,
+            )
         if reason:
             refused = Refused(
                 "LAYOUT_NO_RULE",
@@ -266,6 +278,7 @@ class Applier:
             _side(other),
             name=lambda i: helds[i].origin.name,
             layout=lambda i: _text(self.shown(helds[i])),
+            held=lambda i: helds[i],
         )
 
 
@@ -304,6 +317,33 @@ def _source(helds: Sequence[Held], relation: Relation) -> Held | None:
 
 def _origin(step: Step) -> Origin:
     return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
+
+
+def _relations(op: str, made: Any) -> list[Relation]:
+    """What a rule returned, as a relation for each result."""
+    several = isinstance(made, Sequence) and not isinstance(made, str)
+    relations: list[Any] = list(cast(Sequence[Any], made)) if several else [made]
+    for relation in relations:
+        if not isinstance(relation, Relation):
+            raise Refused(
+                "LAYOUT_RULE",
+                f"the layout rule of {op} returned {relation!r}, not a relation",
+                because="a rule returns a relation for its result, or a sequence of one for each",
+                fixes=(f"return a relation from the rule that is registered for {op}",),
+            )
+    return relations
+
+
+def _for_random(step: Step, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings, with what to do if a number that depends on the rank makes random numbers."""
+    if not is_random(step.op):
+        return findings
+    return tuple(
+        replace(finding, because=RANDOM_WHY, fixes=RANDOM_FIXES)
+        if finding.code == "LAYOUT_RANK_INDEX"
+        else finding
+        for finding in findings
+    )
 
 
 def _cut(step: Step, held: Held) -> Refused:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import jax
 
 from jaxcc.layout._annotations import check_result_shapes
 from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._failures import explained, user_line
 from jaxcc.layout._layouts import LayoutMap, Local, Partial, Sliced, flatten_layouts
 from jaxcc.layout._report import LayoutReport
 from jaxcc.layout._trace import Trace, argument_names, trace
@@ -38,8 +40,7 @@ def check(
       in_layouts: a pytree prefix of the arguments (a tuple with an entry for each).
       out_layouts: a pytree prefix of the result; None infers the layouts and reports them.
       check_vma: the flag of `jax.shard_map` that the program will run with.
-      grad: arguments to differentiate; not in this release.
-      grads: what the gradient of a Replicated argument should be; for `grad`.
+      grad, grads: not in this release; grad=None is the only value that is accepted.
 
     Returns:
       The program with the layout of each value.
@@ -67,7 +68,9 @@ def check(
     for layout, name in zip(layouts, names, strict=True):
         _one_pending(layout, name)
     groups = _groups(sizes)
-    traces = [trace(f, avals, layouts, sizes, check_vma=check_vma)]
+    traces = [
+        trace(explained(f, avals, layouts, sizes), avals, layouts, sizes, check_vma=check_vma)
+    ]
     traces += [_trace_at(f, avals, layouts, group, check_vma) for group in groups[1:]]
     alone = _trace_at(f, avals, layouts, dict.fromkeys(sizes, 1), check_vma)
     check_result_shapes(f, avals, [tuple(var.aval.shape) for var in alone.outvars])
@@ -154,22 +157,30 @@ def _trace_at(
     group: Mapping[str, int],
     check_vma: bool,
 ) -> Trace:
+    """The trace for a group that is not the mesh's, on which the function was traced before."""
+    axis = next(iter(group))
+    because = (
+        "it can be traced on the mesh, but the check traces it for smaller groups too, and on the "
+        "whole arrays"
+    )
+    fix = f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant"
     try:
-        return trace(f, avals, layouts, group, check_vma=check_vma)
-    except LayoutError:
+        known = explained(f, avals, layouts, group)
+        return trace(known, avals, layouts, group, check_vma=check_vma)
+    except LayoutError as error:
+        if error.code != "LAYOUT_TRACE":
+            raise
+        (finding,) = error.findings
+        error.findings = (replace(finding, because=because, fixes=(fix,)),)
         raise
     except Exception as error:
-        axis = next(iter(group))
         shown = ", ".join(f"{axis}={n}" for axis, n in group.items())
         raise LayoutError(
             "LAYOUT_TRACE",
-            f"the function can be traced on the mesh, but not for {shown}: "
-            f"{type(error).__name__}: {error}",
-            because="the check traces it for smaller groups too, and on the whole arrays",
-            fixes=(
-                f"take the group's size from jax.lax.axis_size('{axis}'), not from a "
-                f"Python constant",
-            ),
+            f"the function cannot be traced for {shown}: {type(error).__name__}: {error}",
+            line=user_line(error),
+            because=because,
+            fixes=(fix,),
         ) from error
 
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from jaxcc.layout._advice import reduction_fixes, scale_fixes, scale_reason, times
 from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
 from jaxcc.layout._values import Held, Origin, type_text
-from jaxcc.layout.rules._combine import times
 
 
 def check_output(
@@ -132,14 +132,15 @@ class _Output:
                 )
             return None
         if op is not None:
-            collective = {"sum": "psum", "max": "pmax", "min": "pmin"}.get(op, op)
             return self.finding(
                 "LAYOUT_RESULT_PARTIAL",
                 f"{self.name} is returned while it is still Partial({op}) over '{axis}'",
                 because=(
                     f"each rank holds only its own term of the {op}; the layout says {declared!r}"
                 ),
-                fixes=(f"jax.lax.{collective}(..., '{axis}') before it is returned",),
+                fixes=reduction_fixes(
+                    relation, axis, op, self.sizes, "before it is returned"
+                ),
             )
         return None
 
@@ -164,24 +165,7 @@ class _Output:
             "LAYOUT_SCALE",
             what,
             origin=self.held.scaled,
-            because=_why_scaled(scale, self.sizes),
-            fixes=_scale_fixes(scale, self.sizes),
+            because=scale_reason(scale, self.sizes),
+            fixes=scale_fixes(scale, self.sizes, self.held.scaled),
         )
 
-
-def _why_scaled(scale: float, sizes: Mapping[str, int]) -> str:
-    for axis, n in sizes.items():
-        if n > 1 and same_scale(scale, n):
-            return f"a value that all {n} ranks of '{axis}' hold, or its mean, was summed over them"
-        if n > 1 and same_scale(scale, 1 / n):
-            return f"a sum over '{axis}' was divided by its {n} ranks (pmean, or a local mean)"
-    return "the factor changes with the number of ranks"
-
-
-def _scale_fixes(scale: float, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    for axis, n in sizes.items():
-        if n > 1 and same_scale(scale, n):
-            return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
-        if n > 1 and same_scale(scale, 1 / n):
-            return (f"use jax.lax.psum(..., '{axis}') where pmean stands",)
-    return ("divide by the number of elements of the whole, or multiply by jax.lax.axis_size",)

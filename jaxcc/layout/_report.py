@@ -68,7 +68,8 @@ class LayoutReport:
       out_layouts: for each leaf of the result.
       lines: the program, an operation a line.
       check_vma: the flag under which the program was traced and has to run.
-      tested: what the promise excludes, for instance a Local input.
+      in_names: what messages call each leaf of the arguments.
+      notes: what the promise excludes, for instance a Local input.
     """
 
     sizes: tuple[Mapping[str, int], ...]

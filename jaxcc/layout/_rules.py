@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._relation import Relation
+from jaxcc.layout._values import Held
 
 
 class Refused(Exception):
@@ -43,6 +44,10 @@ def _numbered(index: int) -> str:
     return f"operand {index}"
 
 
+def _unknown(index: int) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Equation:
     """What a rule sees besides its operands' relations.
@@ -54,6 +59,7 @@ class Equation:
       whole: the equation at 1 (for a collective, the same as `per_rank`).
       name: how messages call operand i: `'b'`, or `the result of dot_general`.
       layout: how messages show operand i's layout.
+      held: what is known of operand i, for messages; None if nothing is.
     """
 
     op: str
@@ -62,6 +68,7 @@ class Equation:
     whole: Side
     name: Callable[[int], str] = field(default=_numbered, compare=False)
     layout: Callable[[int], str] = field(default=_numbered, compare=False)
+    held: Callable[[int], Held | None] = field(default=_unknown, compare=False)
 
 
 ComputingRule = Callable[..., Relation | Sequence[Relation]]
@@ -96,9 +103,38 @@ def layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule]:
     return register
 
 
-register_layout_rule = layout_rule
-"""Public name: `@jaxcc.register_layout_rule("my_primitive")` over `rule(eqn, *relations) ->
-relation`."""
+def register_layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule]:
+    """Decorates a rule that says what layouts the primitives called `names` give.
+
+    The rule is called as `rule(eqn, *relations)` for an equation that stands in the program on n
+    ranks and on one:
+
+    * `eqn` has `op`, `sizes` (ranks along each axis), and `per_rank` and `whole`, the equation on
+      each side, with `params`, `shapes` and `out_shapes`.
+    * Each relation says how an operand on n ranks relates to the same one on one rank: `dims` (the
+      part of the whole that each dimension walks), `ranks`, `partial`, `local`, `scale`.
+
+    It returns a relation for the result, or a sequence with one for each result; `.shape` of each
+    is the result's per-rank shape. Raise LayoutError for operands that the primitive does not take.
+    `jaxcc.testing.rulecheck` tests a rule.
+
+    For example, a primitive that negates every element keeps all that is known of its operand, and
+    one that is not linear must not see a pending reduction or a factor:
+
+        @jaxcc.register_layout_rule("my_negate")
+        def negate(eqn, x):
+            return x.scaled(x.scale)
+
+        @jaxcc.register_layout_rule("my_gelu")
+        def gelu(eqn, x):
+            if x.partial or not math.isclose(x.scale, 1.0):
+                raise jaxcc.LayoutError("LAYOUT_PARTIAL_NONLINEAR", "my_gelu needs the whole value")
+            return x.scaled(1.0)
+
+    Raises (in `check`):
+      LayoutError: LAYOUT_RULE if the rule returns something else.
+    """
+    return layout_rule(*names)
 
 
 def shape_rule(*names: str) -> Callable[[ShapeRule], ShapeRule]:

@@ -98,7 +98,7 @@ class RowParallelLinear(nnx.Module):
         if ranks is None or ranks == 1:
             axis_name = None if ranks is None else self.axis_name
             return _tail(axis_name, self.activation, **arrays)
-        mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
+        mesh = self.mesh if self.mesh is not None else _compat.current_mesh()
         function = _fused(
             tuple((name, value.shape, value.dtype) for name, value in arrays.items()),
             self.axis_name,

@@ -13,7 +13,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name as label
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxcc import runtime
+from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutError, Local, Replicated, as_map, check
 from jaxcc.optim._arguments import block_size, rows_of
 from jaxcc.program import own_slice
@@ -52,7 +52,7 @@ def _global_slices(params: Any, axis_name: str, mesh: Mesh) -> Any:
 
 def mesh_or_current(mesh: Mesh | None) -> Mesh:
     """The mesh, or that of `jax.set_mesh`."""
-    current = mesh if mesh is not None else jax.sharding.get_mesh()
+    current = mesh if mesh is not None else _compat.current_mesh()
     if current.empty:
         raise BackendError(
             "BACKEND_NO_MESH",

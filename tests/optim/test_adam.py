@@ -180,3 +180,17 @@ def test_an_axis_that_the_mesh_lacks_is_named() -> None:
     tx: Any = jaxcc.optim.adam(1e-2, axis_name="tp", mesh=mesh_of(2, "dp"))
     with pytest.raises(jaxcc.LayoutError, match="OPTIM_AXIS.*'tp'.*dp"):
         tx.init({"w": np.zeros(3, np.float32)})
+
+
+def test_the_mesh_that_is_set_serves_inside_jit() -> None:
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp")
+    params = {"w": np.ones((4, 3), np.float32)}
+    with jax.set_mesh(mesh_of(2, "dp")):
+        step = jax.jit(
+            jax.shard_map(
+                lambda p: tx.step(jax.lax.pcast(p, "dp", to="varying"), tx.init(p), p)[0],
+                in_specs=P(),
+                out_specs=P(),
+            )
+        )
+        close(step(params)["w"], np.full((4, 3), 0.99))

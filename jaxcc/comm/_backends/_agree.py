@@ -42,7 +42,7 @@ def agree(call: Call, comm: Any) -> None:
 
 
 def _wait(request: Any, call: Call) -> None:
-    limit = float(os.environ.get("JAXCC_TIMEOUT_S", "300"))
+    limit = _seconds("JAXCC_TIMEOUT_S", 300)
     deadline = time.monotonic() + limit
     while not request.Test():
         if time.monotonic() > deadline:
@@ -59,3 +59,11 @@ def _flag(name: str) -> bool:
     if value not in ("0", "1"):
         raise BackendError("BACKEND_SETTING", f"{name} is {value!r}; it takes 0 or 1")
     return value == "1"
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, str(default))
+    try:
+        return float(text)
+    except ValueError:
+        raise BackendError("BACKEND_SETTING", f"{name} is {text!r}, not seconds") from None

@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+
+from jaxcc.layout._advice import compared, constant_fixes, reduction_fixes, scale_fixes
 from jaxcc.layout._digits import CutError, Digits
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused
+
+COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
+_VOCABULARY = (
+    "ids in a slice of a vocabulary: arithmetic with axis_index is not followed yet; pass the "
+    "positions, jax.numpy.arange(vocabulary), as a Sliced argument and compare the ids with them"
+)
 
 
 def together(eqn: Equation, operands: Sequence[Relation]) -> Relation:
@@ -61,37 +71,73 @@ def _pair(operand: Relation) -> str:
     return f"{operand.const[0]} on n ranks and {operand.const[1]} on one"
 
 
-def common_scale(eqn: Equation, scales: Sequence[float], positive: bool = False) -> float:
-    """The one scale of values that are added, compared or chosen from."""
+def common_scale(
+    eqn: Equation,
+    scales: Sequence[float],
+    positive: bool = False,
+    counts: Sequence[int] | None = None,
+) -> float:
+    """The one scale of values that are added, compared or chosen from.
+
+    Args:
+      eqn: the equation.
+      scales: of each operand.
+      positive: whether a negative one is refused.
+      counts: how often a pending sum counts each operand; `scales` include it.
+    """
     known = [(i, scale) for i, scale in enumerate(scales) if not math.isinf(scale)]
     if not known:
         return ANY_SCALE
     first, scale = known[0]
     for index, other in known[1:]:
         if not same_scale(scale, other):
-            raise Refused(
-                "LAYOUT_SCALE",
-                f"{eqn.op} takes {eqn.name(first)}, which is {times(scale)} what a group "
-                f"of one has, "
-                f"and {eqn.name(index)}, which is {times(other)}",
-                because="the ratio of the operands changes with the number of ranks",
-                fixes=(
-                    "use psum where pmean stands (or pmean for psum), or divide by lax.axis_size",
-                ),
-            )
+            raise _unlike(eqn, scales, (first, index), counts or [1] * len(scales))
     if positive and scale <= 0:
         raise Refused("LAYOUT_SCALE", f"{eqn.op} of values whose sign depends on the group's size")
     return scale
 
 
-def times(scale: float) -> str:
-    """A scale in words: `4 times`, `1/4 of`, `equal to`."""
-    if same_scale(scale, 1.0):
-        return "equal to"
-    inverse = 1 / scale if scale else math.inf
-    if abs(inverse - round(inverse)) < 1e-4 and abs(inverse) > 1:
-        return f"1/{round(inverse)} of"
-    return f"{scale:g} times"
+def _unlike(
+    eqn: Equation, scales: Sequence[float], pair: tuple[int, int], counts: Sequence[int]
+) -> Refused:
+    """The error for two operands whose ratio changes with the number of ranks."""
+    fixes: list[str] = []
+    for index, other in (pair, pair[::-1]):
+        const = _changing(eqn, index)
+        held = eqn.held(index)
+        if const is not None:
+            fixes += constant_fixes(const, scales[index] / scales[other], eqn.sizes)
+            if np.issubdtype(eqn.per_rank.dtypes[index], np.integer) and eqn.op in COMPARES:
+                fixes.append(_VOCABULARY)
+        elif same_scale(scales[other], 1.0) and counts[other] == 1:
+            fixes += scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
+    return Refused(
+        "LAYOUT_SCALE",
+        f"{eqn.op} takes {_sized(eqn, scales, pair[0], counts)}, "
+        f"and {_sized(eqn, scales, pair[1], counts)}",
+        because="the ratio of the operands changes with the number of ranks",
+        fixes=tuple(fixes)
+        or ("bring both to what a group of one has before they meet (psum, pmean, axis_size)",),
+    )
+
+
+def _changing(eqn: Equation, index: int) -> tuple[Any, Any] | None:
+    """The number that an operand is on n ranks and on one, if they differ."""
+    held = eqn.held(index)
+    const = held.relation.const if held is not None and held.relation is not None else None
+    return const if const is not None and const[0] != const[1] else None
+
+
+def _sized(eqn: Equation, scales: Sequence[float], index: int, counts: Sequence[int]) -> str:
+    """An operand with its size in relation to the group of one."""
+    const = _changing(eqn, index)
+    if const is not None:
+        return (
+            f"a number that depends on the number of ranks: {const[0]} on n ranks and {const[1]} "
+            f"on one (from a literal or a shape)"
+        )
+    own = f"{eqn.name(index)}, which {compared(scales[index] / counts[index])}"
+    return own if counts[index] == 1 else f"{own} and is counted {counts[index]} times"
 
 
 def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
@@ -101,11 +147,17 @@ def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
         if not math.isinf(scale) and not same_scale(scale, 1.0):
             raise Refused(
                 "LAYOUT_SCALE",
-                f"{eqn.name(index)} is {times(scale)} what a group of one has, and "
-                f"{eqn.op} needs it equal",
+                f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",
                 because=why,
-                fixes=("divide by lax.axis_size(axis), or use pmean for psum",),
+                fixes=_unit_fixes(eqn, index, scale),
             )
+
+
+def _unit_fixes(eqn: Equation, index: int, scale: float) -> tuple[str, ...]:
+    const, held = _changing(eqn, index), eqn.held(index)
+    if const is not None:
+        return constant_fixes(const, scale, eqn.sizes)
+    return scale_fixes(scale, eqn.sizes, held.scaled if held is not None else None)
 
 
 def require_whole(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
@@ -117,14 +169,14 @@ def require_whole(eqn: Equation, operands: Sequence[Relation], why: str) -> None
 
 def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str) -> Refused:
     """The error for an operation that does not commute with a pending reduction."""
-    collective = {"sum": "psum", "max": "pmax", "min": "pmin"}.get(op, f"a {op} all-reduce")
+    held = eqn.held(index)
+    relation = held.relation if held is not None else None
+    known = relation if relation is not None else Relation((), partial={axis: op})
     return Refused(
         "LAYOUT_PARTIAL_NONLINEAR",
         f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
         because=why,
-        fixes=(f"reduce it first: jax.lax.{collective}(..., '{axis}')",)
-        if not collective.startswith("a ")
-        else (f"reduce it with {collective} first",),
+        fixes=reduction_fixes(known, axis, op, eqn.sizes, f"before {eqn.op}"),
     )
 
 
@@ -144,12 +196,13 @@ def additive(eqn: Equation, operands: Sequence[Relation]) -> tuple[float, Mappin
             op = operand.partial.get(axis)
             if op is not None and op != "sum":
                 raise partial_refused(eqn, index, axis, op, f"{op} does not commute with {eqn.op}")
-    counted = [
-        scale * math.prod(eqn.sizes[axis] for axis in axes if axis not in operand.partial)
-        for scale, operand in zip(scales, operands, strict=True)
+    counts = [
+        math.prod(eqn.sizes[axis] for axis in axes if axis not in operand.partial)
+        for operand in operands
     ]
+    counted = [scale * count for scale, count in zip(scales, counts, strict=True)]
     try:
-        scale = common_scale(eqn, counted)
+        scale = common_scale(eqn, counted, counts=counts)
     except Refused:
         if axes:
             _refuse_counted(eqn, operands, scales, sorted(axes))

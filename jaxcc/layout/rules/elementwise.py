@@ -15,6 +15,7 @@ from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, constant, same_scale
 from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout.rules._combine import (
+    COMPARES,
     additive,
     common_scale,
     flipped,
@@ -44,7 +45,6 @@ GENERAL_BINARY = (
     "and or xor atan2 nextafter shift_left shift_right_logical shift_right_arithmetic igamma "
     "igammac"
 ).split()
-COMPARES = "eq ne lt le gt ge eq_to lt_to le_to".split()
 
 
 def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:

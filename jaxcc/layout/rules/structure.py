@@ -35,7 +35,11 @@ def _axis_index(eqn: Equation) -> Relation:
         "LAYOUT_RANK_INDEX",
         f"axis_index('{axis}') is another number on every rank",
         because="this release does not follow numbers that depend on the rank",
-        fixes=("pass what depends on the rank as a Sliced argument",),
+        fixes=(
+            "for offsets: pass the positions, jax.numpy.arange(whole size), as a Sliced argument",
+            "for a rank's part of an array: pass the array as a Sliced argument",
+            "for what one rank alone adds to a sum: add it after the sum",
+        ),
     )
 
 

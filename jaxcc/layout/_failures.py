@@ -1,0 +1,151 @@
+"""What a function raises while it is traced, in its author's words."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, cast
+
+import jax
+
+from jaxcc._compat import SourceLine
+from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._flatten import Slot
+from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._trace import argument_names, per_rank_shape
+from jaxcc.layout._values import type_text
+
+_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_JAXCC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def explained(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    layouts: Sequence[LayoutMap],
+    sizes: Mapping[str, int],
+) -> Callable[..., Any]:
+    """`f`, where what JAX raises becomes a LayoutError that shows what `f` sees of its arguments.
+
+    Errors that the function raises by itself pass unchanged, with a note of what it saw.
+    """
+
+    @functools.wraps(f)
+    def explaining(*inputs: Any) -> Any:
+        try:
+            return f(*inputs)
+        except LayoutError:
+            raise
+        except Exception as error:
+            seen = _seen(f, args, layouts, sizes)
+            if not _raised_by_jax(error):
+                error.add_note("\n".join([f"jaxcc traced the function for {_group(sizes)}", *seen]))
+                raise
+            axis = _unknown_axis(error, sizes)
+            if axis is not None:
+                raise _no_axis(axis, error, sizes) from error
+            raise _untraceable(error, seen, sizes) from error
+
+    return explaining
+
+
+def _no_axis(axis: str, error: Exception, sizes: Mapping[str, int]) -> LayoutError:
+    known = ", ".join(f"'{name}'" for name in sizes)
+    return LayoutError(
+        "LAYOUT_AXIS",
+        f"the axis '{axis}' is not one of the mesh, which has {known}",
+        line=user_line(error),
+        fixes=(f"use one of {known}, or give a mesh that has an axis '{axis}'",),
+    )
+
+
+def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]) -> LayoutError:
+    text = str(error).strip() or "no message"
+    if isinstance(error, _NEEDS_VALUE):
+        # What follows speaks of the functions that trace, not of the user's.
+        text = text.splitlines()[0]
+        because = "tracing knows the shapes of values, not what they are"
+        fix = "choose between values with jax.numpy.where"
+    else:
+        because = f"the function sees each argument as one rank of {_group(sizes)} does"
+        fix = "give the arguments layouts whose per-rank shapes fit one another"
+    return LayoutError(
+        "LAYOUT_TRACE",
+        f"JAX cannot trace the function for {_group(sizes)}: {type(error).__name__}: {text}",
+        line=user_line(error),
+        operands=tuple(seen),
+        because=because,
+        fixes=(fix,),
+    )
+
+
+def _group(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={n}" for axis, n in sizes.items())
+
+
+def _seen(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    layouts: Sequence[LayoutMap],
+    sizes: Mapping[str, int],
+) -> list[str]:
+    """A line for each leaf of the arguments: whole type, layout, and per-rank type."""
+    lines: list[str] = []
+    leaves = jax.tree.leaves(tuple(args))
+    for leaf, layout, name in zip(leaves, layouts, argument_names(f, args), strict=True):
+        shape = per_rank_shape(leaf.shape, layout, sizes, name)
+        whole, own = (type_text(Slot(tuple(s), leaf.dtype)) for s in (leaf.shape, shape))
+        lines.append(f"argument '{name}': whole {whole} {layout.describe()}, per rank {own}")
+    return lines
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The frames that the error passed, innermost first."""
+    walked = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    yield from reversed(walked)
+
+
+def _raised_by_jax(error: Exception) -> bool:
+    innermost = next(_frames(error), None)
+    return innermost is not None and innermost.f_code.co_filename.startswith(_JAX)
+
+
+def _unknown_axis(error: Exception, sizes: Mapping[str, int]) -> str | None:
+    """The axis that a collective of JAX was given and that no mesh has; JAX's own message does not
+    always say it."""
+    named = isinstance(error, ValueError) and "axis_name" in str(error)
+    if not named and not isinstance(error, (NameError, AssertionError)):
+        return None
+    for frame in _frames(error):
+        if not frame.f_code.co_filename.startswith(_JAX):
+            continue
+        given: Any = frame.f_locals.get("axis_name")
+        axes = cast(Sequence[Any], given if isinstance(given, (tuple, list)) else (given,))
+        for axis in axes:
+            if isinstance(axis, str) and axis not in sizes:
+                return axis
+    return None
+
+
+def user_line(error: BaseException) -> SourceLine | None:
+    """The innermost line outside JAX and jaxcc that the error passed."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith((_JAX, _JAXCC)) or frame.lineno is None:
+            continue
+        one_line = frame.end_lineno == frame.lineno
+        return SourceLine(
+            frame.filename,
+            frame.lineno,
+            frame.colno or 0,
+            frame.end_colno if one_line else None,
+            frame.name,
+        )
+    return None
