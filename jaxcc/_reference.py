@@ -23,8 +23,8 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     """The result for global arrays `args`, computed on one device and laid out as the function's
     own result.
 
-    With `Local` inputs, which a group of one cannot hold, every rank is computed, on the one
-    device.
+    What a group of one cannot hold, `Local` inputs and results that differ between ranks, is
+    computed for every rank, on the one device.
     """
     device = np.asarray(source.mesh.devices).flat[0]
     alone = Mesh(
@@ -35,6 +35,7 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     traced = any(map(_compat.is_tracer, jax.tree.leaves(args)))
     leaves = [x if traced else jax.device_put(np.asarray(x), device) for x in jax.tree.leaves(args)]
     local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
+    local |= any(layout.stacked_axes() for layout in source.out_layouts)
     # The user may have set the mesh of many devices.
     with contextlib.nullcontext() if traced else jax.set_mesh(alone):
         outs = _all_ranks(source, leaves) if local else _group_of_one(source, leaves, alone)

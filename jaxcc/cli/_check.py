@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import jax
 
 import jaxcc
 from jaxcc.cli._output import Output
 from jaxcc.cli._usage import CLEAN, FINDINGS, UsageError
+from jaxcc.layout import JaxccError
 
-_ARRAY = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\d*)\[(?P<shape>[\d,\s]*)\]")
+_ARRAY = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\d*)\[(?P<shape>(\d+(,\d+)*)?)\]", re.ASCII)
 _LONG = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "c": "complex", "bool": "bool"}
+_JAXCC = os.path.dirname(jaxcc.__file__) + os.sep
+_IMPORTLIB = importlib.__file__
 
 
 def check(target: str, arrays: Sequence[str], *, as_json: bool) -> int:
     """Checks `module:function` for arguments such as `f32[8,1024]`, whole shapes, in order."""
     function, avals = _find(target), [_aval(text) for text in arrays]
+    try:
+        inspect.signature(function).bind(*avals)
+    except TypeError as error:
+        raise UsageError(f"{target}: {error}; {len(avals)} given") from None
     output = Output(as_json)
     try:
         report = function.check(*avals)
@@ -30,26 +38,50 @@ def check(target: str, arrays: Sequence[str], *, as_json: bool) -> int:
         output.show(str(error))
         output.document({"clean": False, "findings": [asdict(one) for one in error.findings]})
         return FINDINGS
+    except (Exception, SystemExit) as error:
+        where = _where(error)
+        if isinstance(error, JaxccError) or not where:
+            raise
+        # What the checker adds; JAX's own note is about a traceback that is not shown.
+        notes = [note for note in getattr(error, "__notes__", ()) if "traceback" not in note]
+        raise UsageError("\n".join([f"{target} raises {_what(error)}{where}", *notes])) from None
     output.show(str(report))
     output.document({"clean": True, "findings": [], "report": str(report)})
     return CLEAN
 
 
-def _find(target: str) -> Any:
+def _find(target: str) -> jaxcc.TypedFunction:
     name, colon, attribute = target.partition(":")
-    if not (name and colon and attribute):
+    if not (colon and attribute and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{target!r} is not MODULE:FUNCTION, such as mymodule:step")
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"cannot import {name}: {error}") from None
+    # Whatever the user's module raises, SystemExit too, is an answer about it.
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"cannot import {name}: {_what(error)}{_where(error)}") from None
     function = getattr(module, attribute, None)
     if function is None:
         raise UsageError(f"{name} has no {attribute}")
-    if not hasattr(function, "check"):
+    if not isinstance(function, jaxcc.TypedFunction):
         raise UsageError(f"{target} has no layouts; decorate it with @jaxcc.typed")
     return function
+
+
+def _what(error: BaseException) -> str:
+    """The exception's type and message, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def _where(error: BaseException) -> str:
+    """` (file.py:line)`, the innermost line of the user's that the error passed; empty if none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<frozen", _JAXCC)) and frame.filename != _IMPORTLIB
+    ]
+    own = [frame for frame in frames if frame.filename.startswith(os.getcwd() + os.sep)] or frames
+    return f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
 
 
 def _aval(text: str) -> jax.ShapeDtypeStruct:
@@ -59,6 +91,10 @@ def _aval(text: str) -> jax.ShapeDtypeStruct:
         raise UsageError(f"{text!r} is not an array type such as f32[8,1024]")
     try:
         dtype = jax.numpy.dtype(_LONG.get(found["kind"], found["kind"]) + found["bits"])
+        # NumPy has dtypes that JAX has not.
+        usual = jax.numpy.result_type(dtype)
     except TypeError:
         raise UsageError(f"{text!r} does not start with a dtype such as f32") from None
+    if usual != dtype:
+        raise UsageError(f"{text!r} has 64-bit values, which JAX turns off: set JAX_ENABLE_X64=1")
     return jax.ShapeDtypeStruct([int(size) for size in found["shape"].split(",") if size], dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,32 +13,48 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from jaxcc.cli._streams import writing
+
 _UPDATE_S = 5.0
 _FILE_WIDTH = 120
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves the error to `writing`; rich would end the process with the code of findings."""
+        raise
+
+
 class Output:
-    """The two streams of a command; with `as_json`, stdout carries one JSON document only."""
+    """The two streams of a command; with `as_json`, stdout carries one JSON document only.
+
+    A stream that cannot be written raises OutputError.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._out = Console(highlight=False, quiet=as_json)
+        self._out = _Console(highlight=False, quiet=as_json)
         if not self._out.is_terminal:
             self._out.width = _FILE_WIDTH
-        self._err = Console(stderr=True, highlight=False)
+        self._err = _Console(stderr=True, highlight=False)
 
     def show(self, what: RenderableType = "", *, style: str = "") -> None:
         """A result for people: text as it is, without markup, or a table."""
-        self._out.print(Text(what) if isinstance(what, str) else what, style=style, soft_wrap=True)
+        shown = Text(what) if isinstance(what, str) else what
+        with writing(sys.stdout):
+            self._out.print(shown, style=style, soft_wrap=True)
 
     def document(self, value: Any) -> None:
         """The JSON document."""
         if self._as_json:
-            print(json.dumps(value, indent=2, allow_nan=False))
+            text = json.dumps(value, indent=2, allow_nan=False)
+            with writing(sys.stdout):
+                print(text)
 
     def note(self, text: str, *, style: str = "") -> None:
         """One line on stderr."""
-        self._err.print(Text(text), style=style, soft_wrap=True)
+        with writing(sys.stderr):
+            self._err.print(Text(text), style=style, soft_wrap=True)
 
     @contextmanager
     def working(self, what: str) -> Iterator[Callable[[str], None]]:

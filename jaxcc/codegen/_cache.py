@@ -74,15 +74,46 @@ def find(path: Path) -> bool:
     """Whether `path` holds what `store` wrote there, whole."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return False
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     return hashlib.sha256(body).digest() == digest
 
 
+def new_file(folder: Path) -> Path:
+    """An empty file in `folder`, for `store`.
+
+    Raises:
+      CodegenError: CODEGEN_CACHE if none can be made.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".so.tmp")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    os.close(handle)
+    return Path(name)
+
+
 def store(path: Path, built: Path) -> None:
-    """Moves the library `built`, in the same folder, to `path`, with its digest."""
-    body = built.read_bytes()
-    with built.open("ab") as file:
-        file.write(hashlib.sha256(body).digest())
-    built.replace(path)
+    """Moves the library `built`, in the same folder, to `path`, with its digest.
+
+    Raises:
+      CodegenError: CODEGEN_CACHE if that fails; `built` is gone then.
+    """
+    try:
+        body = built.read_bytes()
+        with built.open("ab") as file:
+            file.write(hashlib.sha256(body).digest())
+        built.replace(path)
+    except OSError as error:
+        built.unlink(missing_ok=True)
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> CodegenError:
+    return CodegenError(
+        "CODEGEN_CACHE",
+        f"a compiled kernel cannot be stored: {path}",
+        because=error.strerror or str(error),
+        fixes=(f"remove {path}", "set JAXCC_CACHE_DIR to a folder that can be written"),
+    )

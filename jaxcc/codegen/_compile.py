@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import _ctypes
+import contextlib
+import ctypes
 import functools
 import hashlib
 import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
-import tempfile
 from pathlib import Path
 
 from jaxcc.codegen import _cache
@@ -23,7 +26,8 @@ _FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 _CANDIDATES = ("g++", "c++", "clang++")
-_LIMIT_S = 120
+_LIMIT_S = 60
+_FIXES = ("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler")
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -33,14 +37,23 @@ def find_compiler() -> tuple[str, ...]:
       CodegenError: CODEGEN_NO_COMPILER if there is none.
     """
     chosen = os.environ.get("JAXCC_CXX")
-    for command in [shlex.split(chosen)] if chosen else [[name] for name in _CANDIDATES]:
+    try:
+        commands = [shlex.split(chosen)] if chosen else [[name] for name in _CANDIDATES]
+    except ValueError as error:
+        raise CodegenError(
+            "CODEGEN_NO_COMPILER",
+            f"JAXCC_CXX is not a command: {chosen}",
+            because=str(error),
+            fixes=_FIXES,
+        ) from None
+    for command in commands:
         if command and (path := shutil.which(command[0])):
             return (path, *command[1:])
     raise CodegenError(
         "CODEGEN_NO_COMPILER",
         f"there is no C++ compiler: {chosen or ', '.join(_CANDIDATES)} not found",
         because="fused kernels are compiled when they are first used",
-        fixes=("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler"),
+        fixes=_FIXES,
     )
 
 
@@ -62,36 +75,81 @@ def compile_kernel(kernel: Kernel) -> tuple[str, Path]:
     key = _digest(text, _headers(), *_FLAGS, *compiler, _version(compiler), _cpu())
     folder = _cache.cache_folder()
     path = folder / f"{key}.so"
-    if not _cache.find(path):
+    # A whole library may not load either, where machines that differ share the folder.
+    if not _cache.find(path) or _load_problem(path):
         _cache.store(path, _compile(compiler, text, folder))
     return key, path
 
 
 def _compile(compiler: tuple[str, ...], text: str, folder: Path) -> Path:
-    handle, name = tempfile.mkstemp(dir=folder, suffix=".so.tmp")
-    os.close(handle)
-    built = Path(name)
-    command = [*compiler, *_FLAGS, "-I", str(include_folders()[0]), "-o", name, "-", "-lm"]
+    """A new file in `folder`: a library that loads."""
+    built = _cache.new_file(folder)
+    include = ("-I", str(include_folders()[0]))
     try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-        message = done.stderr if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        message = str(error)
-    if message:
+        done = _run((*compiler, *_FLAGS, *include, "-o", str(built), "-", "-lm"), text)
+        if done.returncode:
+            raise _failure(compiler, done.stderr or f"it ended with status {done.returncode}")
+        if problem := _load_problem(built):
+            raise _failure(compiler, problem)
+    except BaseException:
         built.unlink(missing_ok=True)
-        raise CodegenError(
-            "CODEGEN_COMPILE",
-            f"{compiler[0]} did not compile a kernel",
-            because=message.strip(),
-            fixes=("set JAXCC_CXX to a C++17 compiler (g++ 9 or newer)",),
-        )
+        raise
     return built
 
 
+def _run(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a compiler on `text`.
+
+    Raises:
+      CodegenError: CODEGEN_COMPILE if it does not start, or takes too long.
+    """
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                out, message = process.communicate(text, timeout=_LIMIT_S)
+            except BaseException:
+                # With all that the compiler started.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failure(command, str(error)) from None
+    return subprocess.CompletedProcess(command, process.returncode, out, message)
+
+
+def _failure(compiler: tuple[str, ...], message: str) -> CodegenError:
+    return CodegenError(
+        "CODEGEN_COMPILE",
+        f"{compiler[0]} did not compile a kernel",
+        because=message.strip(),
+        fixes=("set JAXCC_CXX to a C++17 compiler (g++ 9 or newer)",),
+    )
+
+
+def _load_problem(path: Path) -> str:
+    """Why `path` is not a kernel's library on this machine; empty if it is."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"what it made cannot be loaded: {error}"
+    found = hasattr(library, "jaxcc_kernel_tile")
+    # The file may be replaced, so nothing of it is kept.
+    _ctypes.dlclose(library._handle)
+    return "" if found else "what it made holds no kernel"
+
+
 def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    # Environment variables need not be UTF-8.
+    whole = "\0".join(parts).encode(errors="surrogateescape")
+    return hashlib.sha256(whole).hexdigest()[:24]
 
 
 @functools.cache
@@ -104,8 +162,7 @@ def _headers() -> str:
 
 @functools.cache
 def _version(compiler: tuple[str, ...]) -> str:
-    command = [*compiler, "--version"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S).stdout
+    return _run((*compiler, "--version")).stdout
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def all_reduce(
         if array.size == 0 and call.on_devices:
             # XLA before 0.12 crashes on an empty all-reduce beside another one.
             others = varying_axes(array) - set(call.axes)
-            result = varying(jnp.zeros_like(array), sorted(others))
+            result = varying(jnp.zeros(array.shape, call.dtype), sorted(others))
         else:
             result = BACKENDS[choice.backend].all_reduce(array, call)
         return result / call.ranks if op == "mean" else result

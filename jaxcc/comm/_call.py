@@ -86,13 +86,13 @@ def describe(
         raise BackendError(
             "BACKEND_ARGUMENT",
             f"jaxcc.comm has no collective {collective!r}",
-            fixes=(f"use one of {', '.join(map(repr, COLLECTIVES))}",),
+            fixes=(f"use {', '.join(map(repr, COLLECTIVES))}",),
         )
     if not hasattr(operand, "dtype"):
         raise BackendError(
             "BACKEND_ARGUMENT",
-            f"{collective} is described for one array, not for a {type(operand).__name__}",
-            fixes=("pass an array or a jax.ShapeDtypeStruct: of a pytree, one leaf at a time",),
+            f"one array is explained at a time; the operand is of type {type(operand).__name__}",
+            fixes=("pass an array or a jax.ShapeDtypeStruct, such as one leaf of a pytree",),
         )
     if op not in OPS:
         choices = ", ".join(map(repr, OPS))
@@ -122,8 +122,8 @@ def _axes(collective: str, axis_name: AxisName) -> tuple[str, ...]:
     if not named or len(set(axes)) < len(axes):
         raise LayoutError(
             "LAYOUT_AXIS",
-            f"{collective} runs over {axis_name!r}, which is not an axis name or different ones",
-            fixes=("pass the name of a mesh axis, or a tuple of names",),
+            f"{collective} cannot run over {axis_name!r}",
+            fixes=("pass the name of a mesh axis, or a tuple of different names",),
         )
     return tuple(axes)
 
@@ -136,7 +136,8 @@ def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
     except NameError:
         if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
             return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
-        names = ", ".join(map(repr, bound.axis_names)) or "none"
+        here = mesh if mesh is not None and bound.empty else bound
+        names = ", ".join(map(repr, here.axis_names)) or "none"
         wanted = ", ".join(map(repr, axes))
         raise LayoutError(
             "LAYOUT_AXIS",

@@ -10,6 +10,7 @@ import linecache
 import math
 from collections.abc import Mapping
 
+from jaxcc.layout._constants import number_text
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, same_scale
 from jaxcc.layout._values import Origin
@@ -85,12 +86,13 @@ def scale_fixes(scale: float, sizes: Mapping[str, int], origin: Origin | None) -
     """What brings a scale to 1; `origin` is what made the value so."""
     for axis, n in sizes.items():
         if n > 1 and same_scale(scale, n):
-            if _stands("pmean", origin) or not _stands("psum", origin):
-                return (
-                    f"divide by jax.lax.axis_size('{axis}')",
-                    f"in a gradient: take jax.lax.pmean(loss, '{axis}') before differentiating",
-                )
-            return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
+            if _stands("psum", origin):
+                return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
+            return (
+                f"reduce the ranks' means with jax.lax.pmean(..., '{axis}'), or divide by "
+                f"jax.lax.axis_size('{axis}')",
+                f"in a gradient: take jax.lax.pmean(loss, '{axis}') before differentiating",
+            )
         if n > 1 and same_scale(scale, 1 / n):
             if _stands("pmean", origin):
                 return (f"use jax.lax.psum(..., '{axis}') for the pmean",)
@@ -109,9 +111,10 @@ def constant_fixes(
     pair: tuple[object, object], scale: float, sizes: Mapping[str, int]
 ) -> tuple[str, ...]:
     """What to do about a number that depends on the group's size."""
+    number = number_text(pair[0])
     for axis, n in sizes.items():
         if n > 1 and same_scale(scale, 1 / n):
-            return (f"use the whole size: multiply {pair[0]} by jax.lax.axis_size('{axis}')",)
+            return (f"use the whole size: multiply {number} by jax.lax.axis_size('{axis}')",)
         if n > 1 and same_scale(scale, n):
-            return (f"divide {pair[0]} by jax.lax.axis_size('{axis}')",)
+            return (f"divide {number} by jax.lax.axis_size('{axis}')",)
     return ("use a number that is the same for any number of ranks",)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import jax
 
 from jaxcc.layout._errors import LayoutError
-from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated
+from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, class_fixes
 
 AnyLayout = Layout | LayoutMap
 
@@ -23,12 +23,15 @@ def layouts_from_annotations(f: Callable[..., Any]) -> tuple[dict[str, Any], Any
     none).
 
     A parameter without a layout is left out. A result that is a `tuple[...]` gives a tuple.
+
+    Raises:
+      LayoutError: LAYOUT_ANNOTATION for a class, such as Sliced, in the place of a layout.
     """
     hints = _hints(f)
     parameters = {
         name: layout
         for name, hint in hints.items()
-        if name != "return" and (layout := _layout_of(hint)) is not None
+        if name != "return" and (layout := _layout_of(hint, f"parameter '{name}'")) is not None
     }
     return parameters, _result_layouts(hints.get("return"))
 
@@ -112,9 +115,16 @@ def _argument_parameters(f: Callable[..., Any], count: int) -> list[str]:
     return names
 
 
-def _layout_of(hint: Any) -> AnyLayout | None:
+def _layout_of(hint: Any, what: str = "the result") -> AnyLayout | None:
     if get_origin(hint) is not Annotated:
         return None
+    for kind in get_args(hint)[1:]:
+        if isinstance(kind, type) and issubclass(kind, Layout):
+            raise LayoutError(
+                "LAYOUT_ANNOTATION",
+                f"{what} is annotated with the class {kind.__name__}, not with a layout",
+                fixes=class_fixes(kind),
+            )
     return next((m for m in get_args(hint)[1:] if isinstance(m, (Layout, LayoutMap))), None)
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
-from jaxcc import _compat
 from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
-from jaxcc.layout._digits import CutError, uniform, whole_dim
+from jaxcc.layout._digits import CutError, count, uniform, whole_dim
 from jaxcc.layout._errors import Finding, LayoutError
 from jaxcc.layout._flatten import Step
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._pairs import Pairs
+from jaxcc.layout._params import require_same_operation
 from jaxcc.layout._relation import (
-    ANY_SCALE,
     Relation,
     constant,
     empty,
     layout_seen,
     same_scale,
+    stored,
 )
 from jaxcc.layout._rules import (
     Equation,
@@ -30,6 +29,7 @@ from jaxcc.layout._rules import (
     computing_rule_of,
     shape_rule_of,
 )
+from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
 from jaxcc.layout._values import Held, Origin, Whole, type_text
 
 
@@ -74,6 +74,7 @@ class Applier:
             try:
                 if collective is not None:
                     relation = collective.relate(self._equation(step, step, [held]), held.relation)
+                    relation = stored(relation, out.dtype)
                 else:
                     assert shape is not None
                     dims = tuple(shape(step.params, held.relation.dims, out.shape))
@@ -103,6 +104,9 @@ class Applier:
                     dims = tuple(uniform(size) for size in out.shape)
                 else:
                     dims = tuple(shape(step.params, whole.dims, out.shape))
+                if tuple(count(digits) for digits in dims) != out.shape:
+                    # A reduction over the axis of a vmap, which is refused at n.
+                    raise CutError
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
@@ -169,14 +173,15 @@ class Applier:
             seen = [replace(h, relation=r) for h, r in zip(helds, relations, strict=True)]
             made = self._results(step, other, seen, relations)
         except LayoutError as error:
-            (finding,) = error.findings
-            refused = Refused(finding.code, finding.what, because=finding.because, fixes=finding.fixes)
+            why = error.findings[0]
+            refused = Refused(why.code, why.what, because=why.because, fixes=why.fixes)
             self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
         except CutError:
             refused = Refused("LAYOUT_MISMATCH", f"the operands of {step.op} do not line up")
             self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
         except Refused as refused:
-            self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
+            found = (self.finding(refused, step.line, helds, step),)
+            self._refuse(step, other, _for_random(step, found))
         else:
             for slot, whole, relation in zip(step.results, other.results, made, strict=True):
                 pairs.pair(slot, whole, _made(step, _source(seen, relation), relation))
@@ -189,8 +194,9 @@ class Applier:
         rule = computing_rule_of(step.op)
         if rule is None:
             return self._without_rule(step, other, relations)
+        require_same_operation(step, other)
         made = rule(self._equation(step, other, helds), *relations)
-        made = _relations(step.op, made)
+        made = relations_of(step.op, made)
         shapes = [slot.shape for slot in step.results]
         if [relation.shape for relation in made] != shapes:
             claimed = [relation.shape for relation in made]
@@ -203,11 +209,11 @@ class Applier:
         self, step: Step, other: Step, relations: Sequence[Relation]
     ) -> Sequence[Relation]:
         """A pure function of what every rank holds alike, or of Local values, needs no rule."""
-        reason = _why_rule_needed(step, other, relations)
+        reason = why_rule_needed(step, other, relations, self.sizes)
         if reason and is_random(step.op):
             raise Refused(
                 "LAYOUT_NO_RULE",
-                f"{step.shown} makes other random numbers on n ranks than on one",
+                f"{step.shown.lstrip('_')} makes other random numbers on n ranks than on one",
                 because=RANDOM_WHY,
                 fixes=RANDOM_FIXES,
             )
@@ -218,7 +224,7 @@ class Applier:
                 because=f"without one, {reason}",
                 fixes=(f'register one: @jaxcc.register_layout_rule("{step.op}")',),
             )
-            if _outside_effects(step.eqn):
+            if outside_effects(step.eqn):
                 helds = [self.pairs.at_n(slot) for slot in step.operands]
                 self.report((self.finding(refused, step.line, helds, step),))
             raise refused
@@ -234,7 +240,7 @@ class Applier:
         ]
 
     def _refuse(self, step: Step, other: Step | None, findings: tuple[Finding, ...]) -> None:
-        if not step.results or _outside_effects(step.eqn):
+        if not step.results or outside_effects(step.eqn):
             self.report(findings)
         origin = _origin(step)
         bad = Held(0, None, origin, origin, findings=findings)
@@ -319,28 +325,13 @@ def _origin(step: Step) -> Origin:
     return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
 
 
-def _relations(op: str, made: Any) -> list[Relation]:
-    """What a rule returned, as a relation for each result."""
-    several = isinstance(made, Sequence) and not isinstance(made, str)
-    relations: list[Any] = list(cast(Sequence[Any], made)) if several else [made]
-    for relation in relations:
-        if not isinstance(relation, Relation):
-            raise Refused(
-                "LAYOUT_RULE",
-                f"the layout rule of {op} returned {relation!r}, not a relation",
-                because="a rule returns a relation for its result, or a sequence of one for each",
-                fixes=(f"return a relation from the rule that is registered for {op}",),
-            )
-    return relations
-
-
 def _for_random(step: Step, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The findings, with what to do if a number that depends on the rank makes random numbers."""
+    """The findings, with what to do if a key or number of a rank's own makes random numbers."""
     if not is_random(step.op):
         return findings
     return tuple(
         replace(finding, because=RANDOM_WHY, fixes=RANDOM_FIXES)
-        if finding.code == "LAYOUT_RANK_INDEX"
+        if finding.code in ("LAYOUT_RANK_INDEX", "LAYOUT_STRUCTURE")
         else finding
         for finding in findings
     )
@@ -352,50 +343,6 @@ def _cut(step: Step, held: Held) -> Refused:
         f"{step.op} cuts {held.origin.name} where its blocks are not whole",
         because="a block of the result is no block of the whole result",
         fixes=("gather it first, or keep the sliced dimension a leading part",),
-    )
-
-
-def _why_rule_needed(step: Step, other: Step, relations: Sequence[Relation]) -> str:
-    """Why a primitive without a rule cannot be accepted here; empty if it can."""
-    if effects := _outside_effects(step.eqn):
-        return f"nothing is known of its effect {effects[0]}"
-    if step.eqn.effects or _communicates(step.eqn):
-        return "nothing is known of the mesh axes that it uses"
-    if str(step.params) != str(other.params):
-        return "its parameters must not depend on the number of ranks"
-    shapes = [slot.shape for slot in other.operands]
-    if not all(_plain(r, shape) for r, shape in zip(relations, shapes, strict=True)):
-        return "all its operands must be Replicated and equal to those of a group of one"
-    return ""
-
-
-def _outside_effects(eqn: Any) -> list[Any]:
-    """The effects that somebody can see; using a mesh axis is one only to JAX."""
-    return [effect for effect in eqn.effects if type(effect).__name__ != "NamedAxisEffect"]
-
-
-def _communicates(eqn: Any) -> bool:
-    return any(
-        collective_of(_compat.op_name(inner)) is not None
-        or _compat.op_name(inner) == "axis_index"
-        or _communicates(inner)
-        for jaxpr in _compat.inner_jaxprs(eqn)
-        for inner in _compat.open_jaxpr(jaxpr).eqns
-    )
-
-
-def _plain(relation: Relation, whole: tuple[int, ...]) -> bool:
-    """Whether every rank holds the very value of the group of one, or an unrelated one of its
-    shape."""
-    return (
-        (relation.scale == ANY_SCALE or same_scale(relation.scale, 1.0))
-        and not relation.ranks
-        and not relation.partial
-        and relation.shape == whole
-        and all(
-            digits in (whole_dim(d, size), uniform(size))
-            for d, (digits, size) in enumerate(zip(relation.dims, whole, strict=True))
-        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -56,10 +56,11 @@ def check(
         )
     sizes = mesh_sizes(mesh)
     axes = tuple(sizes)
+    parameters = argument_names(f, [0] * len(avals))
     layouts = [
         _positive(layout, leaf)
         for layout, leaf in zip(
-            flatten_layouts(in_layouts, tuple(avals), axes, "in_layouts"),
+            flatten_layouts(in_layouts, tuple(avals), axes, "in_layouts", parameters),
             jax.tree.leaves(tuple(avals)),
             strict=True,
         )
@@ -83,13 +84,12 @@ def check(
         if result is None:
             result = found
             outs = [out for out in found.out_layouts if out is not None]
-    projected = _without_local(layouts, sizes)
-    if projected is not None:
+    for local, projected in _without_local(layouts, outs or [], sizes):
         # With the Local axes at size 1 nothing is Local, and the other axes can be held to the full
         # promise.
         held = _trace_at(f, avals, layouts, projected, check_vma)
-        plain = [_replicated_over_local(layout) for layout in layouts]
-        local_outs = None if outs is None else [_replicated_over_local(out) for out in outs]
+        plain = [_replicated_over(local, layout) for layout in layouts]
+        local_outs = None if outs is None else [_replicated_over(local, out) for out in outs]
         found = walk(held, alone, plain, names, local_outs)
         if found.findings:
             raise LayoutError.of(found.findings)
@@ -163,7 +163,10 @@ def _trace_at(
         "it can be traced on the mesh, but the check traces it for smaller groups too, and on the "
         "whole arrays"
     )
-    fix = f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant"
+    fixes = (
+        f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant",
+        "let the per-rank shapes of the arguments fit one another for any number of ranks",
+    )
     try:
         known = explained(f, avals, layouts, group)
         return trace(known, avals, layouts, group, check_vma=check_vma)
@@ -171,7 +174,7 @@ def _trace_at(
         if error.code != "LAYOUT_TRACE":
             raise
         (finding,) = error.findings
-        error.findings = (replace(finding, because=because, fixes=(fix,)),)
+        error.findings = (replace(finding, because=because, fixes=fixes),)
         raise
     except Exception as error:
         shown = ", ".join(f"{axis}={n}" for axis, n in group.items())
@@ -180,7 +183,7 @@ def _trace_at(
             f"the function cannot be traced for {shown}: {type(error).__name__}: {error}",
             line=user_line(error),
             because=because,
-            fixes=(fix,),
+            fixes=fixes,
         ) from error
 
 
@@ -212,14 +215,26 @@ def _local_axes(layouts: Sequence[LayoutMap]) -> set[str]:
     return {axis for layout in layouts for axis in layout if layout[axis] == Local}
 
 
-def _without_local(layouts: Sequence[LayoutMap], sizes: Mapping[str, int]) -> dict[str, int] | None:
-    local = _local_axes(layouts)
-    projected = {axis: 1 if axis in local else n for axis, n in sizes.items()}
-    return projected if local and max(projected.values()) > 1 else None
+def _without_local(
+    layouts: Sequence[LayoutMap], outs: Sequence[LayoutMap], sizes: Mapping[str, int]
+) -> list[tuple[frozenset[str], dict[str, int]]]:
+    """For each output: the axes over which it or an input is Local, and the sizes with these at 1.
+
+    Without those that leave no axis.
+    """
+    given = _local_axes(layouts)
+    sets = dict.fromkeys(frozenset(given | _local_axes([out])) for out in outs)
+    return [
+        (local, {axis: 1 if axis in local else n for axis, n in sizes.items()})
+        for local in sets
+        if local and any(n > 1 for axis, n in sizes.items() if axis not in local)
+    ]
 
 
-def _replicated_over_local(layout: LayoutMap) -> LayoutMap:
-    return LayoutMap(tuple((axis, one) for axis, one in layout.items_ if one != Local))
+def _replicated_over(axes: Collection[str], layout: LayoutMap) -> LayoutMap:
+    return LayoutMap(
+        tuple((a, one) for a, one in layout.items_ if one != Local or a not in axes)
+    )
 
 
 def _notes(layouts: Sequence[LayoutMap]) -> tuple[str, ...]:

@@ -117,10 +117,11 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "def f(x):\n    return jnp.sin(x)\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_TRACE": Entry(
-        "the function cannot be traced on a group of one",
-        "The check runs the function's trace on the whole arrays too. A group size that is "
-        "a Python "
-        "constant does not fit there; lax.axis_size does.",
+        "JAX cannot trace the function for a group of the check",
+        "The check traces the function as one rank of the mesh sees it, with per-rank shapes, and "
+        "for smaller groups down to one rank, with the whole arrays. Layouts whose per-rank shapes "
+        "do not fit one another, a Python `if` on an array, and a group size that is a Python "
+        "constant stop it; lax.axis_size follows the group.",
         "def f(x):\n    return x.reshape(2, 16) * 2.0\n\n\n" + _BY_ROWS,
         'def f(x):\n    return x.reshape(8 // lax.axis_size("tp"), 16) * 2.0\n\n\n' + _BY_ROWS,
     ),
@@ -158,7 +159,8 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_ANNOTATION": Entry(
         "a parameter states no layout",
-        "Without in_layouts, every parameter has to be annotated: Annotated[Array, Sliced(0)].",
+        "Without in_layouts, every parameter has to be annotated: Annotated[Array, Sliced(0)]. The "
+        "class Sliced without a dimension is no layout.",
         "@jaxcc.typed(mesh=mesh)\ndef f(x):\n    return x\n\n\nf.check(x)\n",
         "from typing import Annotated\n\n\n"
         "@jaxcc.typed(mesh=mesh)\ndef f(x: Annotated[jax.Array, Sliced(0)]):\n    return "
@@ -176,6 +178,7 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "The checker never guesses. A primitive without a rule is accepted only where all "
         "operands are "
         "Replicated and equal to those of a group of one, and it has no effect. "
+        "Random numbers have to be made for the whole array and passed with a layout. For others, "
         "jaxcc.register_layout_rule adds a rule for a primitive of your own.",
         "def f(x):\n    return jnp.linalg.cholesky(x @ x.T)\n\n\n" + _BY_COLUMNS,
         'def f(x):\n    return jnp.linalg.cholesky(lax.psum(x @ x.T, "tp"))\n\n\n' + _BY_COLUMNS,
@@ -190,14 +193,18 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "check(f, x, mesh=mesh, in_layouts=(Partial(),), check_vma=False)\n",
     ),
     "LAYOUT_RULE": Entry(
-        "a layout rule contradicts the shapes",
-        "A rule that was registered with jaxcc.register_layout_rule returned a relation "
-        "whose shape is "
-        "not that of the result. jaxcc.testing.rulecheck tests a rule.",
+        "a layout rule returns what is no relation to the result",
+        "A rule that was registered with jaxcc.register_layout_rule returned something that is not "
+        "a relation, or one whose shape is not that of the result. jaxcc.testing.rulecheck tests a "
+        "rule.",
     ),
     "LAYOUT_AXIS": Entry(
         "a collective over an axis that is not there",
-        "The axis has to be one of the mesh of the enclosing shard_map.",
+        "The axis has to be one of the mesh of the check, or of the enclosing shard_map.",
+        'def f(x):\n    return lax.psum(x, "model")\n\n\n'
+        "check(f, x, mesh=mesh, in_layouts=(Partial(),))\n",
+        'def f(x):\n    return lax.psum(x, "tp")\n\n\n'
+        "check(f, x, mesh=mesh, in_layouts=(Partial(),))\n",
     ),
     "LAYOUT_REDUCE_OP": Entry(
         "a reduction that a collective or a dtype does not have",

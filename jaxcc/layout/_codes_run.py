@@ -9,7 +9,11 @@ from jaxcc.layout._codes import Entry
 _SCHEDULE = {
     "ARGUMENT": (
         "a verb or a compiled schedule got something it does not take",
-        "The message says what.",
+        "A verb or compile got a name that is taken or not there, a dimension that is not there, "
+        "or `...` where nothing stands on both sides; or a compiled schedule was called with "
+        "arguments of another structure or shape than it was compiled for. The message names the "
+        "argument and what fits. print(schedule) shows names and shapes; for other arguments make "
+        "and compile a schedule of their own.",
     ),
     "CHANGES_RESULT": (
         "a step would change what the program computes",
@@ -98,61 +102,113 @@ _CODEGEN = {
 
 _BACKEND = {
     "ARGUMENT": (
-        "a fused call got tensors that differ in kind",
-        "All have equally many operands and results.",
+        "a collective or a fused kernel got what it does not take",
+        "jaxcc.comm.explain was asked about a collective that jaxcc.comm does not have, or about "
+        "something other than one array; or a kernel was called with tensors of different kinds. "
+        "Name one of the collectives in the message, and pass an array or a "
+        "jax.ShapeDtypeStruct. From a compiled schedule it is an error of jaxcc: report it.",
     ),
-    "AXIS": ("an axis that the mesh does not have", "The message lists the mesh's axes."),
+    "AXIS": (
+        "an axis that the mesh does not have",
+        "The group of a kernel or collective is named by mesh axes, each once. Use the axes that "
+        "the message lists, or pass the mesh=, that of the enclosing jax.shard_map, that has them.",
+    ),
     "DISAGREE": (
         "processes of one group are about to run different collectives",
-        "Shapes, dtypes and the order of calls have to be the same on every rank.",
+        "With JAXCC_CHECK=1 processes compare each call while they trace it, before any data "
+        "moves. Shapes, dtypes and the order of calls have to be the same on every rank; the "
+        "message shows each rank's call. Look for a Python `if` on the rank, or for data of "
+        "different sizes.",
     ),
     "DTYPE": (
         "a backend does not have this reduction of this dtype",
-        "Cast, or use backend='xla'.",
+        "The host backend has kernels for common floats and integers, and MPI has types for those "
+        "of C. Cast the operand to one that the message names, or use backend='xla', which has "
+        "all.",
     ),
-    "KERNEL": ("a kernel cannot be loaded", "The loader's message is shown."),
+    "KERNEL": (
+        "a kernel cannot be loaded",
+        "A compiled kernel is loaded from the cache when it is first used; the loader's message "
+        "is shown. Most often the file is damaged or was made on another machine: remove the "
+        "folder JAXCC_CACHE_DIR (by default ~/.cache/jaxcc), and it is compiled again.",
+    ),
     "MESH": (
         "the host backend does not know the group's devices",
-        "Inside shard_map JAX does not tell them. Pass mesh=.",
+        "Inside jax.shard_map JAX does not tell which devices stand behind an axis. jaxcc knows "
+        "them without help only if the group is all devices of the process. Otherwise pass mesh=, "
+        "the mesh of the enclosing jax.shard_map.",
     ),
     "MPI_DEVICES": (
         "the mpi backend needs one device in each process",
-        "Start a process for each rank.",
+        "All devices of a process would share one MPI rank. Start a process for each rank, with "
+        "mpirun -n N and without --xla_force_host_platform_device_count; for the devices of one "
+        "process use backend='host'.",
     ),
     "MPI_GROUP": (
         "the mpi backend runs over all processes",
-        "The group and MPI have different sizes.",
+        "The group of the collective has another size than the JAX program or the MPI world. Run "
+        "over axes that together span all processes, start them with mpirun -n N, and call "
+        "jax.distributed.initialize in each.",
     ),
-    "MPI_MISSING": ("mpi4jax or mpi4py is not installed", "The message says how to install them."),
+    "MPI_MISSING": (
+        "mpi4jax or mpi4py is not installed",
+        "The mpi backend sends through mpi4jax, which is compiled against the MPI of the machine. "
+        "Install an MPI library, then both packages with the command that the message shows.",
+    ),
     "NOT_BUILT": (
         "jaxcc was installed without its C++ part",
-        "Install it again where a C++17 compiler is on PATH.",
+        "The host backend and fused kernels need it; it is compiled when jaxcc is installed. "
+        "Install jaxcc again where a C++17 compiler is on PATH. Until then backend='xla' has the "
+        "same results.",
     ),
     "NOT_LOCAL": (
         "the host backend runs on CPU devices of one process",
-        "Use backend='xla' or backend='mpi'.",
+        "It passes data through the memory that they share, so GPUs, devices of other processes "
+        "and an AbstractMesh, which has no devices, cannot take part. Use backend='xla', or "
+        "backend='mpi' between processes; or pass mesh=, a mesh of CPU devices.",
     ),
     "NO_DEVICES": (
         "an AbstractMesh has no devices to run on",
-        "It serves to check a program. jax.make_mesh makes a mesh that runs one.",
+        "A program over an AbstractMesh can be checked and scheduled, but not run. Make the mesh "
+        "with jax.make_mesh to run it.",
     ),
     "NO_GRADIENT": (
         "a reduction has no gradient",
-        "Write it as a gather and a local reduction, or wrap it in stop_gradient.",
+        "On the host and mpi backends only sums and means are differentiable. Write a maximum, "
+        "minimum or product as an all-gather and a local reduction, use backend='xla' for a "
+        "product, or wrap the operand in jax.lax.stop_gradient if its gradient is not wanted.",
     ),
-    "NO_MESH": ("a fused optimizer has no mesh", "Pass mesh=, or run under jax.set_mesh."),
-    "RANKS": ("a group is too large for the host backend", "Use backend='xla'."),
+    "NO_MESH": (
+        "a fused optimizer or layer has no mesh",
+        "Its kernel runs on the devices of an axis, so it needs to know them. Pass mesh= to the "
+        "optimizer or the layer, or run under `with jax.set_mesh(mesh):`.",
+    ),
+    "RANKS": (
+        "a group is too large for the host backend",
+        "Its ranks meet in a table of fixed size, which the message states. Use backend='xla', or "
+        "reduce over one mesh axis after the other.",
+    ),
     "SETTING": (
         "an environment variable has a value that it does not take",
-        "The message lists them.",
+        "The message names the variable, its value and what it takes. Set it so, or unset it for "
+        "the default.",
     ),
-    "SIZE": ("more elements than one MPI call counts", "Reduce the array in parts."),
+    "SIZE": (
+        "more elements than one MPI call counts",
+        "MPI counts the elements of a message in 32 bits. Reduce the array in parts, such as one "
+        "leaf or one block of rows at a time.",
+    ),
     "TIMEOUT": (
         "the other ranks did not come",
-        "Every wait is bounded. Trace and run the same program on every rank, or raise "
-        "JAXCC_TIMEOUT_S.",
+        "Every wait is bounded, by JAXCC_TIMEOUT_S (300 seconds by default). Trace and run the "
+        "same program on every rank: one that fails, or takes another branch, leaves the others "
+        "waiting. If ranks are only slow, raise JAXCC_TIMEOUT_S.",
     ),
-    "UNKNOWN": ("there is no such backend", "The message lists them."),
+    "UNKNOWN": (
+        "there is no such backend",
+        "The message lists the backends of this function: collectives and compiled schedules have "
+        "different ones. 'auto' takes the fastest that can run.",
+    ),
 }
 
 _TABLE = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import jax
 import numpy as np
 
 from jaxcc.layout._digits import whole_dim
@@ -14,14 +15,34 @@ def number_of(value: Any) -> Any:
     """The number that fills `value`, or None if it is no array or has several."""
     if value is None or not (hasattr(value, "dtype") or isinstance(value, (int, float, complex))):
         return None
+    if _is_key(value):
+        return None
     array = np.asarray(value)
     if array.size == 0 or array.dtype.kind not in "biufcV":
         return None
     first = array.flat[0]
-    if array.size > 1 and not bool((array == first).all()):
+    if array.size > 1 and array.tobytes() != first.tobytes() * array.size:
         return None
     # bfloat16 and the other extension floats have kind "V".
     return first.item() if array.dtype.kind != "V" else float(first)
+
+
+def _is_key(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _bits(value: Any) -> bytes:
+    """An array's elements bit by bit, so that NaN is NaN and -0 is not 0."""
+    return np.asarray(jax.random.key_data(value) if _is_key(value) else value).tobytes()
+
+
+def number_text(number: Any) -> str:
+    """A number as messages show it: without the digits that only f32's rounding gives."""
+    if not isinstance(number, (float, np.floating)):
+        return str(number)
+    value = float(cast(float, number))
+    return str(int(value)) if value.is_integer() else f"{value:g}"
 
 
 def captured(at_n: Any, at_1: Any) -> Relation | None:
@@ -32,6 +53,6 @@ def captured(at_n: Any, at_1: Any) -> Relation | None:
         return constant(shape, (number, whole_number))
     if shape != tuple(np.shape(at_1)) or not hasattr(at_n, "dtype"):
         return None
-    if not np.array_equal(np.asarray(at_n), np.asarray(at_1)):
+    if at_n.dtype != getattr(at_1, "dtype", None) or _bits(at_n) != _bits(at_1):
         return None
     return Relation(tuple(whole_dim(d, size) for d, size in enumerate(shape)))

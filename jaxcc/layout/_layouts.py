@@ -11,6 +11,10 @@ from jax.sharding import PartitionSpec
 
 from jaxcc.layout._errors import LayoutError
 
+# JAX has types for some of its parameters only.
+_tree: Any = jax.tree
+_tree_util: Any = jax.tree_util
+
 ReduceOp = Literal["sum", "max", "min", "prod"]
 REDUCE_OPS: tuple[ReduceOp, ...] = ("sum", "max", "min", "prod")
 
@@ -148,22 +152,122 @@ def as_map(layout: Layout | LayoutMap, axes: Sequence[str]) -> LayoutMap:
                 f"write on({axes[0]}={layout!r})",
             )
         return LayoutMap(((axes[0], layout),))
-    raise LayoutError("LAYOUT_ARGUMENT", f"expected a layout, not {layout!r}")
+    raise _no_layout(layout, "a layout", axes)
 
 
-def flatten_layouts(layouts: Any, tree: Any, axes: Sequence[str], what: str) -> list[LayoutMap]:
-    """A LayoutMap for each leaf of `tree` from `layouts`, a pytree prefix of it."""
+def _no_layout(given: Any, what: str, axes: Sequence[str]) -> LayoutError:
+    """The error for something else in the place of a layout."""
+    fixes = ("a layout is Replicated, Sliced(dim), Partial(op) or Local, or on(axis=layout, ...)",)
+    if isinstance(given, type) and issubclass(given, Layout):
+        fixes = class_fixes(given)
+    elif isinstance(given, PartitionSpec):
+        fixes = (f"write {_of_spec(given, axes)}",)
+    elif given is None:
+        fixes = ("write Replicated if every rank holds the same value", *fixes)
+    return LayoutError("LAYOUT_ARGUMENT", f"{what} has to be a layout, not {given!r}", fixes=fixes)
 
-    def is_leaf(node: Any) -> bool:
-        return isinstance(node, (Layout, LayoutMap))
+
+def class_fixes(kind: type[Layout]) -> tuple[str, ...]:
+    """What to write for the class of a layout that was given for the layout."""
+    if kind is Sliced:
+        return ("write Sliced(dim) with the number of the dimension, for example Sliced(0)",)
+    return (f"write {kind.__name__.removeprefix('_')}()",)
+
+
+def _of_spec(spec: PartitionSpec, axes: Sequence[str]) -> str:
+    """The layout that says what a PartitionSpec does, as a user writes it."""
+    entries = [
+        (name, Sliced(dim))
+        for dim, entry in enumerate(cast(Sequence[Any], spec))
+        for name in (cast(Any, entry) if isinstance(entry, tuple) else (entry,))
+        if isinstance(name, str)
+    ]
+    if not entries:
+        return "Replicated"
+    if len(axes) == 1 and len(entries) == 1:
+        return repr(entries[0][1])
+    return "on(" + ", ".join(f"{name}={layout!r}" for name, layout in entries) + ")"
+
+
+_NONE = object()
+"""Stands for None in the place of a layout, which a pytree would drop."""
+
+
+def flatten_layouts(
+    layouts: Any, tree: Any, axes: Sequence[str], what: str, names: Sequence[str] = ()
+) -> list[LayoutMap]:
+    """A LayoutMap for each leaf of `tree` from `layouts`, a pytree prefix of it.
+
+    Args:
+      layouts: the layouts.
+      tree: the values that they are for.
+      axes: the mesh's.
+      what: what messages call `layouts`.
+      names: what messages call the members of `tree`, if it is a tuple of arguments.
+    """
+
+    def is_none(node: Any) -> bool:
+        return node is None
+
+    def marked(node: Any) -> Any:
+        return _NONE if node is None else node
 
     try:
-        full = jax.tree.broadcast(layouts, tree, is_leaf=is_leaf)
-    except ValueError as error:
-        raise LayoutError(
-            "LAYOUT_ARGUMENT", f"{what} does not match the structure of the values: {error}"
-        ) from None
-    return [as_map(leaf, axes) for leaf in jax.tree.leaves(full, is_leaf=is_leaf)]
+        full = _tree.broadcast(_tree.map(marked, layouts, is_leaf=is_none), tree)
+    except ValueError:
+        raise _wrong_structure(layouts, tree, what, names) from None
+    out: list[LayoutMap] = []
+    for path, leaf in _tree.flatten_with_path(full)[0]:
+        if not isinstance(leaf, (Layout, LayoutMap)):
+            place = _place(what, path, names)
+            raise _no_layout(None if leaf is _NONE else leaf, place, axes)
+        out.append(as_map(leaf, axes))
+    return out
+
+
+def _place(what: str, path: Sequence[Any], names: Sequence[str]) -> str:
+    """What messages call the entry of `what` at a path of the values."""
+    text: str = _tree_util.keystr(tuple(path[1:] if names else path))
+    if names:
+        return f"{what} for argument '{names[path[0].idx]}{text}'"
+    return what + text
+
+
+def _wrong_structure(layouts: Any, tree: Any, what: str, names: Sequence[str]) -> LayoutError:
+    """The error for layouts that are no pytree prefix of the values, about the first member that
+    does not fit."""
+    bad, values = layouts, tree
+    where = what
+    if isinstance(tree, tuple):
+        members = cast(tuple[Any, ...], tree)
+        entries = cast(tuple[Any, ...], layouts) if isinstance(layouts, tuple) else None
+        kind = type(cast(object, layouts)).__name__
+        if entries is None or len(entries) != len(members):
+            count = "" if entries is None else f" of {len(entries)}"
+            shown = f" ({', '.join(names)})" if names else ""
+            return LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"{what} does not match the structure of the values: it is a "
+                f"{kind}{count}, and they are a tuple of {len(members)}{shown}",
+                fixes=("write a tuple with a layout for each, or one layout for all",),
+            )
+        for index, (layout, value) in enumerate(zip(entries, members, strict=True)):
+            try:
+                _tree.broadcast(layout, value)
+            except ValueError:
+                bad, values = layout, value
+                where = _place(what, (_tree_util.SequenceKey(index),), names)
+                break
+    return LayoutError(
+        "LAYOUT_ARGUMENT",
+        f"{where} does not match the structure of the values: "
+        f"it is {_structure(bad)}, and they are {_structure(values)}",
+        fixes=("give one layout for the whole value, or one for each part of it",),
+    )
+
+
+def _structure(tree: Any) -> str:
+    return str(_tree.structure(tree)).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 def to_spec(layout: LayoutMap, ndim: int) -> PartitionSpec:

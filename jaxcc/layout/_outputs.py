@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jaxcc.layout._advice import reduction_fixes, scale_fixes, scale_reason, times
-from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits
+from jaxcc.layout._constants import number_text
+from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits, normal, whole_dim
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
@@ -44,9 +45,7 @@ def check_output(
             return None, (finding,)
     stated = from_layout(layout, whole, sizes)
     if not agrees(replace(relation, partial={}, local=frozenset()), stated):
-        what = f"{output.name} is not what {layout.describe()} says of a result of shape {whole}"
-        because = f"its dimensions walk the whole result as {_walks(relation)}"
-        return None, (output.finding("LAYOUT_RESULT", what, because=because),)
+        return None, (output.unlike(layout, whole, declared is not None),)
     finding = output.scale(layout)
     return (layout, ()) if finding is None else (None, (finding,))
 
@@ -130,6 +129,12 @@ class _Output:
                     "LAYOUT_RESULT",
                     f"{self.name} is Partial({op}) over '{axis}', not {declared!r}",
                 )
+            if op is None and declared.op == "prod":
+                return self.finding(
+                    "LAYOUT_RESULT",
+                    f"{self.name} is not Partial(prod) over '{axis}', as its layout says",
+                    because="the product over the ranks would be a power of what each rank holds",
+                )
             return None
         if op is not None:
             return self.finding(
@@ -138,11 +143,40 @@ class _Output:
                 because=(
                     f"each rank holds only its own term of the {op}; the layout says {declared!r}"
                 ),
-                fixes=reduction_fixes(
-                    relation, axis, op, self.sizes, "before it is returned"
-                ),
+                fixes=reduction_fixes(relation, axis, op, self.sizes, "before it is returned"),
             )
         return None
+
+    def unlike(self, layout: LayoutMap, whole: tuple[int, ...], declared: bool) -> Finding:
+        """What a result is whose digits are not those of `layout`."""
+        said = layout.describe()
+        found = inferred(self.relation, self.sizes)
+        plain = replace(self.relation, partial={}, local=frozenset())
+        if found is not None and agrees(plain, from_layout(found, whole, self.sizes)):
+            is_ = found.describe()
+            return self.finding(
+                "LAYOUT_RESULT",
+                f"{self.name} is {is_}, and its layout says {said}",
+                fixes=(f"declare it: out_layouts={_source_text(found)}", *_moves(layout, found)),
+            )
+        what = f"{self.name} is not what {said} says of a result of shape {whole}"
+        if not declared:
+            what = f"no layout says what {self.name} is, of shape {whole} on one rank"
+        placed = self.held.placed or self.held.origin
+        gathered = _misplaced(self.relation, whole) if "all_gather" in placed.how else None
+        if gathered is not None:
+            at, dim = gathered
+            new = whole[at] == 1 and len(self.relation.dims[at]) == 1
+            where = f"a new dimension {at}" if new else f"dimension {at}"
+            own = dim - (new and at < dim)
+            return self.finding(
+                "LAYOUT_RESULT",
+                what,
+                because=f"the ranks' blocks of dimension {own} lie along {where}",
+                fixes=(f"jax.lax.all_gather(..., axis={own}, tiled=True)",),
+            )
+        because = f"its dimensions walk the whole result as {_walks(self.relation)}"
+        return self.finding("LAYOUT_RESULT", what, because=because)
 
     def scale(self, layout: LayoutMap) -> Finding | None:
         """A result has to equal that of a group of one."""
@@ -158,7 +192,8 @@ class _Output:
         if same_scale(scale, 1.0):
             return None
         if math.isnan(scale):
-            what = f"{self.name} is {self.relation.const} on n ranks and on one"
+            at_n, at_1 = (number_text(c) for c in self.relation.const or ("other", "numbers"))
+            what = f"{self.name} is {at_n} on n ranks and {at_1} on one"
         else:
             what = f"{self.name} is {times(scale)} what a group of one returns"
         return self.finding(
@@ -166,6 +201,49 @@ class _Output:
             what,
             origin=self.held.scaled,
             because=scale_reason(scale, self.sizes),
-            fixes=scale_fixes(scale, self.sizes, self.held.scaled),
+            fixes=self._scale_fixes(scale),
         )
 
+    def _scale_fixes(self, scale: float) -> tuple[str, ...]:
+        for axis, op in self.relation.partial.items():
+            if op == "sum" and same_scale(scale, self.sizes[axis]):
+                fix = f"divide it by jax.lax.axis_size('{axis}')"
+                return (fix, f"jax.lax.pmean(..., '{axis}') before it is returned")
+        return scale_fixes(scale, self.sizes, self.held.scaled)
+
+
+def _source_text(layout: LayoutMap) -> str:
+    """The layout as a user writes it."""
+    if all(one == Replicated for one in layout.values()):
+        return "Replicated"
+    return repr(layout[next(iter(layout))]) if len(layout) == 1 else repr(layout)
+
+
+def _moves(wanted: LayoutMap, found: LayoutMap) -> tuple[str, ...]:
+    """The collectives that make `wanted` of `found`, if each axis needs one at most."""
+    fixes: list[str] = []
+    for axis in wanted:
+        want, have = wanted[axis], found[axis]
+        if want == have or not isinstance(have, Sliced):
+            continue
+        if want == Replicated:
+            call = f"jax.lax.all_gather(..., '{axis}', axis={have.dim}, tiled=True)"
+            fixes.append(f"{call} before it is returned")
+        elif isinstance(want, Sliced):
+            dims = f"split_axis={want.dim}, concat_axis={have.dim}"
+            fixes.append(f"jax.lax.all_to_all(..., '{axis}', {dims}, tiled=True)")
+    return tuple(fixes)
+
+
+def _misplaced(relation: Relation, whole: tuple[int, ...]) -> tuple[int, int] | None:
+    """The dimension at which a gather put the leading digit of another one, and that other one."""
+    for at, digits in enumerate(relation.dims):
+        if not digits or digits[0].dim in (at, UNIFORM, PER_RANK):
+            continue
+        lead, dim = digits[0], digits[0].dim
+        dims = list(relation.dims)
+        dims[at] = digits[1:]
+        dims[dim] = normal((lead, *dims[dim]))
+        if dims == [whole_dim(d, size) for d, size in enumerate(whole)]:
+            return at, dim
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._constants import captured, number_of
+from jaxcc.layout._constants import captured, number_of, number_text
 from jaxcc.layout._digits import CutError, count, whole_dim
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
@@ -59,7 +59,7 @@ class Pairs:
         """What is known of a value at n; literals are met here for the first time."""
         if slot not in self.held:
             number = number_of(slot.value)
-            origin = Origin(None, "a constant", f"the constant {number}")
+            origin = Origin(None, "a constant", f"the constant {number_text(number)}")
             relation = constant(slot.shape, (number, number))
             self.held[slot] = Held(self.new_base(), relation, origin, origin, number)
         return self.held[slot]

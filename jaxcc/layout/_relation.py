@@ -67,12 +67,26 @@ def scale_of(pair: tuple[Any, Any]) -> float:
     if isinstance(at_n, (bool, np.bool_)):
         return 1.0 if at_n == at_1 else NO_SCALE
     n, one = complex(at_n), complex(at_1)
+    if n == one == 0 and math.copysign(1, n.real) != math.copysign(1, one.real):
+        return NO_SCALE
     if n == one or (at_n != at_n and at_1 != at_1):
         finite = math.isfinite(n.real) and math.isfinite(n.imag)
         return 1.0 if n != 0 and finite else ANY_SCALE
     if one == 0 or n == 0 or n.imag or one.imag or math.isinf(n.real) or math.isinf(one.real):
         return NO_SCALE
     return n.real / one.real
+
+
+def in_dtype(number: Any, dtype: Any) -> Any:
+    """A number as an array of `dtype` holds it: rounded, and wrapped if it is an integer."""
+    if dtype == np.bool_ or isinstance(number, (bool, np.bool_)):
+        return bool(number)
+    dtype = np.dtype(dtype)
+    with np.errstate(all="ignore"):
+        if dtype.kind in "iu" and isinstance(number, int):
+            return int(np.asarray(number % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}").view(dtype))
+        held = np.asarray(number).astype(dtype)
+    return float(held) if dtype.kind == "V" else held.item()
 
 
 def _no_ranks() -> Mapping[str, Digits]:
@@ -137,6 +151,14 @@ def select(ranks: Mapping[str, Digits], axis: str, digits: Digits) -> Mapping[st
 def constant(shape_n: Sequence[int], pair: tuple[Any, Any]) -> Relation:
     """A number that fills `shape_n` on every rank."""
     return Relation(tuple(uniform(n) for n in shape_n), scale=scale_of(pair), const=pair)
+
+
+def stored(relation: Relation, dtype: Any) -> Relation:
+    """The relation where a known number is as `dtype` holds it."""
+    if relation.const is None:
+        return relation
+    at_n, at_1 = (in_dtype(number, dtype) for number in relation.const)
+    return replace(relation, scale=scale_of((at_n, at_1)), const=(at_n, at_1))
 
 
 def from_layout(layout: LayoutMap, whole: Sequence[int], sizes: Mapping[str, int]) -> Relation:

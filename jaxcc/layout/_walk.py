@@ -20,6 +20,7 @@ from jaxcc.layout._flatten import Program, Slot, Step, flatten
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._outputs import check_output
 from jaxcc.layout._pairs import Pairs
+from jaxcc.layout._params import require_same_dtype
 from jaxcc.layout._relation import Relation, from_layout
 from jaxcc.layout._report import ReportLine, report_line
 from jaxcc.layout._rules import Refused, collective_of, shape_rule_of
@@ -167,6 +168,7 @@ def _output(
         return None, None
     try:
         relation = applier.pairs.related(held, applier.pairs.at_1(whole))
+        require_same_dtype(slot, whole, f"result {index} is")
     except Refused as refused:
         applier.report((applier.finding(refused, held.origin.line, ()),))
         return None, None

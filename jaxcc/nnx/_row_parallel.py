@@ -17,7 +17,17 @@ from jax.ad_checkpoint import checkpoint_name as label
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, Replicated, ScheduleError, Sliced, as_map, check, to_spec
+from jaxcc.layout import (
+    BackendError,
+    LayoutError,
+    LayoutMap,
+    Replicated,
+    ScheduleError,
+    Sliced,
+    as_map,
+    check,
+    to_spec,
+)
 from jaxcc.schedule import Schedule, Source, warn_unfused
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -32,7 +42,9 @@ class RowParallelLinear(nnx.Module):
     gradient are those of `nnx.Linear`, then `activation`, then the residual.
 
     Call it inside `jax.shard_map` over `axis_name`, with the module's state split by
-    `jaxcc.nnx.specs`. Outside, it computes the whole product on its own.
+    `jaxcc.nnx.specs`. Outside, it computes the whole product on its own. With check_vma=False the
+    gradients of what is equal on all ranks (`bias`, `residual`) are as in any `jax.shard_map`
+    without that check: they follow from the transpose of `psum`, which is then again a `psum`.
 
     Args:
       in_features: whole length of the contraction.
@@ -40,11 +52,16 @@ class RowParallelLinear(nnx.Module):
       axis_name: mesh axis over which the contraction is sliced.
       mesh: the mesh, for the fused kernel's devices; by default that of `jax.set_mesh`.
       use_bias: adds `bias`, f[out_features].
-      activation: an elementwise function, such as `jax.nn.gelu`.
+      activation: an elementwise function, such as `jax.nn.gelu`; with any other the layer runs
+        unfused, with a warning.
       dtype: what is computed in; by default what `x` and `kernel` promote to.
       param_dtype: of `kernel` and `bias`.
       kernel_init, bias_init: initialisers.
       rngs: where `kernel_init` and `bias_init` take their keys from.
+
+    Raises:
+      LayoutError: LAYOUT_AXIS or LAYOUT_INDIVISIBLE if `mesh` has no axis `axis_name`, or one that
+        does not divide `in_features`.
     """
 
     def __init__(
@@ -62,6 +79,8 @@ class RowParallelLinear(nnx.Module):
         bias_init: Any = None,
         rngs: nnx.Rngs,
     ) -> None:
+        if mesh is not None:
+            _check_mesh(mesh, axis_name, in_features)
         kernel_init = kernel_init or initializers.lecun_normal()
         bias_init = bias_init or initializers.zeros_init()
         kernel = kernel_init(rngs.params(), (in_features, out_features), param_dtype)
@@ -75,6 +94,7 @@ class RowParallelLinear(nnx.Module):
             if use_bias
             else None
         )
+        self.in_features = in_features
         self.axis_name = axis_name
         self.mesh = mesh
         self.activation = activation
@@ -86,6 +106,9 @@ class RowParallelLinear(nnx.Module):
         Args:
           x: f[..., in_features / n], this rank's columns.
           residual: f[..., out_features], equal on all ranks, added after the activation.
+
+        Raises:
+          LayoutError: LAYOUT_SHAPE if `x`, or the module's kernel, is not this rank's part.
         """
         given = {"x": x, "kernel": self.kernel[...]}
         if self.bias is not None:
@@ -95,10 +118,20 @@ class RowParallelLinear(nnx.Module):
         dtype = self.dtype or jnp.result_type(x, given["kernel"])
         arrays = {name: jnp.asarray(value, dtype) for name, value in given.items()}
         ranks = _ranks(self.axis_name)
+        self._check_shapes(arrays["x"].shape, arrays["kernel"].shape, ranks)
         if ranks is None or ranks == 1:
             axis_name = None if ranks is None else self.axis_name
             return _tail(axis_name, self.activation, **arrays)
         mesh = self.mesh if self.mesh is not None else _compat.current_mesh()
+        if mesh.empty:
+            warn_unfused(
+                BackendError(
+                    "BACKEND_NO_MESH",
+                    "a RowParallelLinear does not know the devices of its axis",
+                    fixes=("pass mesh= to the layer, or run under `with jax.set_mesh(mesh):`",),
+                )
+            )
+            return _tail(self.axis_name, self.activation, **arrays)
         function = _fused(
             tuple((name, value.shape, value.dtype) for name, value in arrays.items()),
             self.axis_name,
@@ -108,6 +141,45 @@ class RowParallelLinear(nnx.Module):
             bool(_compat.varying_axes(arrays["x"]) | _compat.varying_axes(arrays["kernel"])),
         )
         return function(arrays)
+
+    def _check_shapes(self, x: tuple[int, ...], kernel: tuple[int, ...], ranks: int | None) -> None:
+        rows = self.in_features // (ranks or 1)
+        if x[-1:] == kernel[:1] == (rows,):
+            return
+        got = f"got x of shape {x} and a kernel of shape {kernel}"
+        if ranks is None:
+            raise LayoutError(
+                "LAYOUT_SHAPE",
+                f"outside jax.shard_map RowParallelLinear takes all {rows} features; {got}",
+                fixes=("pass the whole x to the whole module",),
+            )
+        raise LayoutError(
+            "LAYOUT_SHAPE",
+            f"on each of {ranks} ranks RowParallelLinear takes {rows} of its {self.in_features} "
+            f"features; {got}",
+            because="x has to be this rank's columns, and the kernel the rows for them",
+            fixes=(
+                f"give jax.shard_map an in_spec for x with '{self.axis_name}' last, and "
+                "jaxcc.nnx.specs(module) for the module's state",
+            ),
+        )
+
+
+def _check_mesh(mesh: Mesh, axis_name: str, in_features: int) -> None:
+    ranks = mesh.shape.get(axis_name)
+    if ranks is None:
+        raise LayoutError(
+            "LAYOUT_AXIS",
+            f"RowParallelLinear runs over '{axis_name}', but the axes of its mesh are: "
+            f"{', '.join(map(repr, mesh.axis_names))}",
+        )
+    if in_features % ranks:
+        raise LayoutError(
+            "LAYOUT_INDIVISIBLE",
+            f"in_features of RowParallelLinear is {in_features}, which the {ranks} ranks of axis "
+            f"'{axis_name}' do not divide",
+            fixes=(f"pad the features to a multiple of {ranks}",),
+        )
 
 
 def _ranks(axis_name: str) -> int | None:
@@ -179,8 +251,26 @@ def _fused(
         schedule = schedule.fuse("total.scatter", ..., "total.gather", name="fused")
         return schedule.compile(mesh=mesh).local
     except ScheduleError as error:
-        warn_unfused(error)
+        warn_unfused(_in_words_of_the_layer(error))
         return tail
+
+
+def _in_words_of_the_layer(error: ScheduleError) -> ScheduleError:
+    """The schedule's reason, for one who knows of no schedule."""
+    if error.code == "SCHEDULE_NOT_POINTWISE":
+        return ScheduleError(
+            error.code,
+            "the activation of a RowParallelLinear is not elementwise",
+            fixes=("give the layer no activation and apply this one to its result",),
+        )
+    if error.code == "SCHEDULE_INDIVISIBLE":
+        return ScheduleError(
+            error.code,
+            "the ranks divide neither a dimension of x but the last, nor out_features, of a "
+            "RowParallelLinear",
+            fixes=("make the batch or out_features a multiple of the number of ranks",),
+        )
+    return error
 
 
 def _has_epilogue(schedule: Schedule) -> bool:
@@ -198,7 +288,7 @@ def specs(module: nnx.Module) -> Any:
         layout = metadata.get("layout", Replicated)
         axes = (metadata["axis_name"],) if "axis_name" in metadata else ()
         flat = layout if isinstance(layout, LayoutMap) else as_map(layout, axes)
-        return to_spec(flat, jnp.ndim(variable[...]))
+        return to_spec(flat, jnp.ndim(variable.get_value()))
 
     return jax.tree.map(
         spec, nnx.state(module), is_leaf=lambda node: isinstance(node, nnx.Variable)

@@ -50,18 +50,19 @@ def adam(
     """
 
     def moments(mean: Any, m: Any, v: Any) -> tuple[Any, Any]:
-        return b1 * m + (1 - b1) * mean, b2 * v + (1 - b2) * (mean * mean)
+        m = (b1 * m + (1 - b1) * mean).astype(m.dtype)
+        return m, (b2 * v + (1 - b2) * (mean * mean)).astype(v.dtype)
 
     def direction(m: Any, v: Any, rate: Any, c1: Any, c2: Any) -> Any:
         return rate * (m * c1 / (jnp.sqrt(v * c2 + eps_root) + eps))
 
     def apply(mean: Any, w: Any, m: Any, v: Any, *scalars: Any) -> tuple[Any, ...]:
         m, v = moments(mean, m, v)
-        return w + direction(m, v, *scalars), m, v
+        return (w + direction(m, v, *scalars)).astype(w.dtype), m, v
 
     def propose(mean: Any, m: Any, v: Any, *scalars: Any) -> tuple[Any, ...]:
         m, v = moments(mean, m, v)
-        return direction(m, v, *scalars), m, v
+        return direction(m, v, *scalars).astype(m.dtype), m, v
 
     fused_apply = FlatUpdate(apply, ("w",), ("m", "v"), axis_name, mesh)
     fused_propose = FlatUpdate(propose, (), ("m", "v"), axis_name, mesh)

@@ -14,3 +14,4 @@ from jaxcc.program._print import type_text as type_text
 from jaxcc.program._run import VALUE_LABEL as VALUE_LABEL
 from jaxcc.program._run import apply_op as apply_op
 from jaxcc.program._run import run as run
+from jaxcc.program._same import computes_the_same as computes_the_same

@@ -128,6 +128,16 @@ class Program:
             for x in self.outputs
         ]
 
+    def fresh(self, stem: str, *taken: Op) -> str:
+        """A name like `stem` that nothing in the program has, nor any of the operations `taken`."""
+        names = {*self.inputs, *self.types(), *(op.name for op in (*self.ops, *taken))}
+        names.update(out for op in taken for out in op.outputs)
+        name, count = stem, 0
+        while name in names:
+            count += 1
+            name = f"{stem}_{count}"
+        return name
+
     def users(self, value: str) -> list[Op]:
         """The operations that read a value."""
         return [op for op in self.ops if value in op.inputs]
@@ -161,6 +171,8 @@ class Program:
         reads.
         """
         program = replace(self, ops=tuple(ops), **changes)
+        defined = [out for op in program.ops for out in op.outputs]
+        assert len(defined) == len(set(defined)), f"two values have one name: {sorted(defined)}"
         live = program.reaching(x for x in program.outputs if isinstance(x, str))
         return replace(program, ops=_in_order(program, live))
 

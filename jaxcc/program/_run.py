@@ -78,6 +78,10 @@ def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool =
     """The results of one operation on the values of its operands."""
     if op.kind in _KINDS and op.params:
         return [_KINDS[op.kind](op, given[0], label, check_vma)]
+    if op.kind == "all_gather" and op.eqn.params.get("axis_index_groups") is None:
+        params = op.eqn.params
+        dim, tiled = params["all_gather_dimension"], params["tiled"]
+        return [_gather(given[0], _compat.axis_names(op.eqn), dim, tiled, check_vma)]
     if check_vma and op.has_inner_jaxprs:
         given = _compat.as_varying_as(given, [atom.aval for atom in op.eqn.invars])
     elif check_vma:
@@ -92,14 +96,20 @@ def _all_reduce(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
 
 def _reduce_scatter(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
     (axis,) = op.params["axes"]
+    (x,) = _compat.unify_varying([x], (axis,)) if check_vma else (x,)
     return lax.psum_scatter(x, axis, scatter_dimension=op.params["dim"], tiled=True)
 
 
 def _all_gather(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
-    (axis,) = op.params["axes"]
+    return _gather(x, op.params["axes"], op.params["dim"], True, check_vma)
+
+
+def _gather(x: Any, axes: tuple[str, ...], dim: int, tiled: bool, check_vma: bool) -> Any:
+    if not check_vma:
+        return lax.all_gather(x, axes, axis=dim, tiled=tiled)
     # What is gathered is equal on all ranks; only this form tells JAX so.
-    to = {"to": "invarying"} if check_vma else {}
-    return lax.all_gather(x, axis, axis=op.params["dim"], tiled=True, **to)
+    (x,) = _compat.unify_varying([x], axes)
+    return lax.all_gather(x, axes, axis=dim, tiled=tiled, to="invarying")
 
 
 def _own_slice(op: Op, x: Any, label: bool, check_vma: bool) -> Any:

@@ -41,11 +41,16 @@ class Compiled:
         program: Program,
         calls: Mapping[str, FusedCall],
         donate: Sequence[str],
+        scheduled: bool,
     ) -> None:
         self.program = program
         self.backend = "host" if calls else "xla"
         self._source = source
-        self._per_rank = _differentiable(source, program, calls)
+        if scheduled or not source.has_declared_types:
+            self._per_rank = _differentiable(source, program, calls)
+        else:
+            # The function itself, so that every transformation that it has works.
+            self._per_rank = lambda *leaves: source.flat(leaves)
         self._donated = tuple(i for i, name in enumerate(program.inputs) if name in donate)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,9 +172,11 @@ def compile_program(
     backend: str,
     donate: Sequence[str],
     mesh: Any,
+    *,
+    scheduled: bool,
 ) -> Compiled:
     """The program on the chosen backend; see `Schedule.compile`. `mesh` has the devices that
-    kernels run on.
+    kernels run on; a program that is not `scheduled` is its source.
     """
     if backend not in BACKENDS:
         raise BackendError(
@@ -193,5 +200,5 @@ def compile_program(
             if backend == "host":
                 raise
             warn_unfused(error)
-            return Compiled(source, program, {}, donate)
-    return Compiled(source, program, calls, donate)
+            return Compiled(source, program, {}, donate, scheduled)
+    return Compiled(source, program, calls, donate, scheduled)

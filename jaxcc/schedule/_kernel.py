@@ -88,15 +88,14 @@ def plan(
     return KernelPlan(kernel, reads.inputs, roles, outer, extent, any_size)
 
 
-def _block(op: Op) -> tuple[tuple[int, ...], int]:
+def _block(op: Op, types: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[tuple[int, ...], int]:
     """The shape of a rank's block, which the whole group has, and the dimension that it is cut
     along.
     """
     part = next(p for p in op.body if p.kind in ("reduce_scatter", "all_gather"))
     if part.kind == "reduce_scatter":
         return part.types[0].shape, part.params["dim"]
-    given = next(p for p in op.body if part.inputs[0] in p.outputs)
-    return given.types[0].shape, part.params["dim"]
+    return types[str(part.inputs[0])].shape, part.params["dim"]
 
 
 class _Reads:
@@ -108,7 +107,7 @@ class _Reads:
         self.layouts = layouts
         self.types = program.types()
         self.ranks = program.sizes[self.axis]
-        self.block, self.dim = _block(op)
+        self.block, self.dim = _block(op, self.types)
         self.whole = self._widened(self.block)
         made = {out for part in op.body for out in part.outputs}
         found: dict[Hashable, KernelInput] = {}
@@ -139,7 +138,7 @@ class _Reads:
         dims: tuple[int, ...] = part.eqn.params["broadcast_dimensions"]
         if self.dim in dims:
             shape[self.dim] = x.shape[dims.index(self.dim)]
-        elif shape[self.dim] > 1:
+        elif shape[self.dim] > 1 or tuple(shape) == self.block:
             shape[self.dim] *= self.ranks
         return lax.broadcast_in_dim(x, shape, dims)
 

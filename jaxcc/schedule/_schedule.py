@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxcc.layout import LayoutMap, ScheduleError
-from jaxcc.program import CycleError, Program, program_text
+from jaxcc.program import CycleError, Program, computes_the_same, program_text
 from jaxcc.schedule import verbs
 from jaxcc.schedule._compile import Compiled, compile_program
 from jaxcc.schedule._source import Source
@@ -38,12 +38,20 @@ class Schedule:
     @cached_property
     def program(self) -> Program:
         """The program at the group's size."""
-        return self._rewritten(self.source.sizes)
+        return self._rewritten(self.source.program(self.source.sizes))
 
     @cached_property
     def layouts(self) -> dict[str, LayoutMap | str]:
         """The layout of each value of the program, a text where it is none that users can write."""
-        return layouts_of(self.source, self.program, self._rewritten(self.source.whole))
+        traced = self.source.program(self.source.whole)
+        whole = self._rewritten(traced)
+        if not computes_the_same(traced, whole):
+            raise ScheduleError(
+                "SCHEDULE_CHANGES_RESULT",
+                f"{self.steps[-1]} would change what {traced.name} computes",
+                because="its results are no longer made by the same operations of the same values",
+            )
+        return layouts_of(self.source, self.program, whole)
 
     def __str__(self) -> str:
         return self.text()
@@ -90,10 +98,11 @@ class Schedule:
             backend,
             tuple(donate),
             mesh or self.source.mesh,
+            scheduled=bool(self.steps),
         )
 
-    def _rewritten(self, sizes: dict[str, int]) -> Program:
-        program = self.source.program(sizes)
+    def _rewritten(self, program: Program) -> Program:
+        """The traced program after all steps."""
         for step in self.steps:
             try:
                 program = REWRITES[step.verb](program, **step.arguments)

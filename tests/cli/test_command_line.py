@@ -12,6 +12,7 @@ import pytest
 
 import jaxcc
 from jaxcc.cli import main
+from jaxcc.layout import catalogue
 
 
 def run(*args: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +50,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--ranks", "1000"], "'1000' is not a number of ranks, 2 to 16"),
         (["demo", "--ranks", "two"], "'two' is not a number of ranks"),
         (["demo", "--steps", "-1"], "'-1' is not a number of steps"),
-        (["explain"], "CODE"),
+        (["explain", "A", "B"], "jaxcc explain: error: unrecognized arguments: B"),
+        (["check"], "required: MODULE:FUNCTION"),
+        (["check", "m:f", "f32[8]", "--rank-count", "4"], "jaxcc check: error: unrecognized"),
     ],
 )
 def test_wrong_usage_is_told_and_exits_with_2(
@@ -66,8 +69,6 @@ def test_wrong_usage_is_told_and_exits_with_2(
 @pytest.mark.parametrize(
     ("args", "names"),
     [
-        (["explain", "LAYOUT_INDIVISIBEL"], "did you mean LAYOUT_INDIVISIBLE?"),
-        (["explain", "NONSENSE"], "there is no error code 'NONSENSE'"),
         (["check", "no_colon"], "'no_colon' is not MODULE:FUNCTION"),
         (["check", "no_such_module:f"], "no_such_module"),
         (["check", "json:no_such_function"], "json has no no_such_function"),
@@ -82,6 +83,35 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith(f"jaxcc {args[0]}: ") and names in line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first", "hint"),
+    [
+        ("LAYOUT_INDIVISIBEL", "LAYOUT_INDIVISIBLE", "; did you mean LAYOUT_INDIVISIBLE?"),
+        ("mpi", "BACKEND_MPI_DEVICES", "; did you mean BACKEND_MPI_DEVICES?"),
+        ("NONSENSE", "LAYOUT_COUNTED", ""),
+    ],
+)
+def test_explain_of_an_unknown_code_lists_all_and_close_ones_first(
+    wanted: str, first: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", wanted]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    line, blank, *listed = captured.err.splitlines()
+    assert (line, blank) == (f"jaxcc explain: there is no error code {wanted!r}{hint}", "")
+    assert listed[0].split() == [first, *catalogue.CODES[first].title.split()]
+    assert sorted(each.split()[0] for each in listed) == sorted(catalogue.CODES)
+
+
+def test_explain_without_a_code_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [tuple(line.split(maxsplit=1)) for line in lines]
+    assert shown == [(code, entry.title) for code, entry in catalogue.CODES.items()]
+    assert main(["explain", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(catalogue.CODES)
 
 
 def test_explain_shows_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +137,10 @@ def right(x, w, b):
 @jaxcc.typed(**layouts)
 def wrong(x, w, b):
     return jax.lax.psum(x @ w + b, "tp")
+
+@jaxcc.typed(**layouts)
+def choosy(x, w, b):
+    raise ValueError("I want\\nother shapes")
 """
 
 TYPES = ("f32[4,8]", "float32[8, 6]", "f32[6]")
@@ -141,6 +175,60 @@ def test_check_finds_a_wrong_function(program: str, capsys: pytest.CaptureFixtur
 def test_check_refuses_what_is_no_type(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"{program}:right", "f32 4 8"]) == 2
     assert "'f32 4 8' is not an array type such as f32[8,1024]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["f7[4]", "object[4]", "m8[4]", "[4]", "f32[n]", "f32"])
+def test_check_refuses_dtypes_that_jax_has_not(
+    program: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{program}:right", text]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr(text) in line
+
+
+def test_check_takes_options_anywhere(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *others = TYPES
+    assert main(["check", f"{program}:right", "--ranks", "4", first, "--json", *others]) == 0
+    assert json.loads(capsys.readouterr().out)["clean"] is True
+
+
+def test_check_says_what_the_function_raises(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{program}:choosy", *TYPES]) == 2
+    where = f"{program}.py:{len(PROGRAM.splitlines())}"
+    first, *notes = capsys.readouterr().err.splitlines()
+    assert first == (
+        f"jaxcc check: {program}:choosy raises ValueError: I want other shapes ({where})"
+    )
+    assert any("f32[4,8]" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("x = 1\nraise ValueError('no\\nway')", "ValueError: no way ({}:2)"),
+        ("assert False", "AssertionError ({}:1)"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' ({}:1)"),
+        ("\ndef f(:", "SyntaxError: invalid syntax ({}, line 2)"),
+        ("import sys; sys.exit('bye')", "SystemExit: bye ({}:1)"),
+        ("import json; json.loads('[')", "JSONDecodeError: Expecting value: {other} ({}:1)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_line(
+    text: str,
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = f"broken_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["check", f"{name}:f", "f32[8]"]) == 2
+    wanted = what.format(f"{name}.py", other="line 1 column 2 (char 1)")
+    assert capsys.readouterr().err == f"jaxcc check: cannot import {name}: {wanted}\n"
 
 
 def test_python_dash_m_is_the_command_line() -> None:

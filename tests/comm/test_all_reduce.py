@@ -14,9 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcc import comm
-from jaxcc.layout import BackendError, LayoutError
+from jaxcc.layout import BackendError, JaxccError
 
-NUMPY = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+NUMPY = {"sum": np.sum, "mean": np.mean, "prod": np.prod, "max": np.max, "min": np.min}
 SHAPES = [(), (0,), (3, 0), (7,), (33, 5)]
 HOST_DTYPES = ["float32", "float16", "bfloat16", "int32", "uint32", "bool"]
 BACKENDS = ["xla", "host"]
@@ -73,6 +73,8 @@ def test_equals_numpy_on_every_rank(backend: str, ranks: int, check_vma: bool) -
     results = run(body, *(x for _, x in cases), mesh=mesh, check_vma=check_vma)
     for (op, x), actual in zip(cases, results, strict=True):
         dtype = jnp.dtype(np.int32) if x.dtype == bool else x.dtype
+        if op == "mean" and not jnp.issubdtype(dtype, jnp.floating):
+            dtype = jnp.dtype(np.float32)
         assert actual.dtype == dtype
         wanted = np.broadcast_to(NUMPY[op](x.astype(np.float64), axis=0), actual.shape)
         # XLA adds half types up in their own precision.
@@ -97,7 +99,10 @@ def test_groups_along_axes_of_a_larger_mesh(backend: str, axes: str | tuple[str,
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.vmap, jax.checkpoint])
-def test_gradient_is_that_of_psum(transform: Callable, check_vma: bool) -> None:
+@pytest.mark.parametrize(("op", "in_jax"), [("sum", jax.lax.psum), ("mean", jax.lax.pmean)])
+def test_gradient_is_that_of_jax(
+    op: str, in_jax: Callable, transform: Callable, check_vma: bool
+) -> None:
     mesh = mesh_of(4)
     x = np.random.default_rng(4).normal(size=(4, 6, 3)).astype(np.float32)
 
@@ -105,10 +110,10 @@ def test_gradient_is_that_of_psum(transform: Callable, check_vma: bool) -> None:
         return reduce(jnp.sum(jnp.sin(reduce(v**2))) * jnp.sum(v))
 
     def ours(v: jax.Array) -> jax.Array:
-        return comm.all_reduce(v, "r", backend="host", mesh=mesh)
+        return comm.all_reduce(v, "r", op=op, backend="host", mesh=mesh)
 
     def both(v: jax.Array) -> list[jax.Array]:
-        reduces = (ours, lambda y: jax.lax.psum(y, "r"))
+        reduces = (ours, lambda y: in_jax(y, "r"))
         return [transform(jax.grad(lambda v, r=r: loss(r, v)))(v) for r in reduces]
 
     actual, wanted = run(both, x, mesh=mesh, check_vma=check_vma)
@@ -200,10 +205,10 @@ def test_without_devices_it_is_the_lax_collective(name: str) -> None:
     assert "psum" in str(traced) and "ffi_call" not in str(traced)
 
 
-def raised(**options: Any) -> BackendError | LayoutError:
+def raised(**options: Any) -> JaxccError:
     """The error of an all-reduce over axis "r" of 2 of the 4 devices, with these options."""
     arguments = {"axis_name": "r", "x": jnp.ones(4), **options}
-    with pytest.raises((BackendError, LayoutError)) as caught:
+    with pytest.raises(JaxccError) as caught:
         run(lambda _: comm.all_reduce(**arguments), np.ones((2, 1)), mesh=mesh_of(2))
     return caught.value
 
@@ -211,10 +216,15 @@ def raised(**options: Any) -> BackendError | LayoutError:
 @pytest.mark.parametrize(
     ("code", "parts", "options"),
     [
-        ("LAYOUT_REDUCE_OP", ["'mean'", "'sum', 'max', 'min', 'prod'"], {"op": "mean"}),
+        ("LAYOUT_REDUCE_OP", ["'median'", "'sum', 'max', 'min', 'prod', 'mean'"], {"op": "median"}),
         ("LAYOUT_REDUCE_OP", ["complex64"], {"op": "max", "x": jnp.ones(2, jnp.complex64)}),
+        ("LAYOUT_REDUCE_OP", ["key<fry>"], {"x": jax.random.key(0)}),
         ("LAYOUT_AXIS", ["'q'", "'r'"], {"axis_name": "q"}),
+        ("LAYOUT_AXIS", ["None"], {"axis_name": None}),
+        ("LAYOUT_AXIS", ["('r', 'r')", "different"], {"axis_name": ("r", "r")}),
         ("BACKEND_UNKNOWN", ["'nccl'", "'auto', 'xla', 'host', 'mpi'"], {"backend": "nccl"}),
+        ("BACKEND_UNKNOWN", ["['host']"], {"backend": ["host"]}),
+        ("TABLE_FORMAT", ["'table.json'", "Table.load"], {"table": "table.json"}),
         ("BACKEND_MESH", ["'r'", "pass mesh="], {"backend": "host"}),
         ("BACKEND_MPI_DEVICES", ["this one has 4"], {"backend": "mpi"}),
     ],
@@ -224,6 +234,28 @@ def test_mistakes_are_named(code: str, parts: list[str], options: dict[str, Any]
     assert error.code == code
     for part in parts:
         assert part in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "part", "arguments"),
+    [
+        ("BACKEND_ARGUMENT", "no collective 'all_gather'", ("all_gather", jnp.ones(4), "r")),
+        ("BACKEND_ARGUMENT", "dict", ("all_reduce", {"a": jnp.ones(4)}, "r")),
+        ("LAYOUT_AXIS", "'q', but the mesh axes here are: 'r'", ("all_reduce", jnp.ones(4), "q")),
+    ],
+)
+def test_what_cannot_run_is_not_explained(code: str, part: str, arguments: tuple) -> None:
+    with pytest.raises(JaxccError) as caught:
+        comm.explain(*arguments, mesh=mesh_of(2))
+    assert caught.value.code == code
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+def test_a_group_over_no_axes_is_one_rank(backend: str) -> None:
+    x = np.random.default_rng(7).normal(size=(4, 5)).astype(np.float32)
+    actual = run(lambda v: comm.all_reduce(v, (), backend=backend), x, mesh=mesh_of(4))
+    np.testing.assert_array_equal(actual, x)
 
 
 def test_dtype_without_a_kernel() -> None:

@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import AbstractMesh
 from jaxtyping import Array, Float
 
-from jaxcc.layout import Replicated, Sliced, bind_annotations, bind_shapes, check, on
+from jaxcc.layout import Partial, Replicated, Sliced, bind_annotations, bind_shapes, check, on
 from jaxcc.testing import raises_layout
 
 MESH = AbstractMesh((2,), ("tp",))
@@ -87,3 +87,17 @@ def test_a_global_local_array_has_a_dimension_for_the_ranks() -> None:
         return g
 
     assert bind_shapes(f, (aval(2, 5),)) == bind_shapes(f, (aval(5),)) == {"k": 5}
+
+
+@pytest.mark.parametrize("kind, fix", [(Sliced, "write Sliced(dim)"), (Partial, "write Partial()")])
+def test_the_class_of_a_layout_is_no_layout(kind, fix) -> None:
+    def f(x: Annotated[jax.Array, kind]):
+        return x
+
+    def g(x: Annotated[jax.Array, Sliced(0)]) -> Annotated[jax.Array, kind]:
+        return x
+
+    for function, what in ((f, "parameter 'x'"), (g, "the result")):
+        with raises_layout("LAYOUT_ANNOTATION") as findings:
+            bind_annotations(function, (aval(2),))
+        assert what in findings[0].what and fix in findings[0].fixes[0]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from jaxcc.layout import LayoutError, Partial, Replicated, Sliced, check
 
@@ -120,3 +120,37 @@ def test_report_shows_the_program() -> None:
 
 def test_reshape_that_cuts_digits_of_a_replicated_value() -> None:
     check(lambda x: jnp.tanh(x.reshape(4, 3)), aval(3, 4), mesh=MESH, in_layouts=(Replicated,))
+
+
+@pytest.mark.parametrize(
+    "in_layouts, said, fix",
+    [
+        (PartitionSpec(None, "tp"), "argument 'x' has to be a layout", "write Sliced(1)"),
+        ((PartitionSpec(),), "argument 'x' has to be a layout, not P()", "write Replicated"),
+        (("rows",), "argument 'x' has to be a layout, not 'rows'", "a layout is Replicated,"),
+        ((Sliced,), "argument 'x' has to be a layout", "write Sliced(dim)"),
+        ((Partial,), "argument 'x' has to be a layout", "write Partial()"),
+        ((None,), "argument 'x' has to be a layout, not None", "write Replicated"),
+        ((Replicated, Replicated), "a tuple of 2, and they are a tuple of 1 (x)", "write a tuple"),
+        ([Replicated], "it is a list, and they are a tuple of 1 (x)", "write a tuple"),
+        (({"a": Replicated},), "in_layouts for argument 'x' does not match", "give one layout"),
+    ],
+)
+def test_what_is_no_layout(in_layouts, said, fix) -> None:
+    text = message(lambda x: x, aval(4, 8), in_layouts=in_layouts)
+    assert "LAYOUT_ARGUMENT" in text
+    assert said in text and f"  fix: {fix}" in text
+
+
+def test_what_is_no_layout_of_a_part_or_of_several_axes() -> None:
+    mesh = AbstractMesh((2, 2), ("dp", "tp"))
+    spec = PartitionSpec("tp", ("dp",))
+    with pytest.raises(LayoutError) as error:
+        check(lambda p: p, {"w": aval(4, 8)}, mesh=mesh, in_layouts=({"w": spec},))
+    text = str(error.value)
+    assert "in_layouts for argument 'p['w']' has to be" in text
+    assert "write on(tp=Sliced(0), dp=Sliced(1))" in text
+
+
+def test_none_is_right_for_an_argument_without_arrays() -> None:
+    check(lambda x, y: x, aval(4, 8), None, mesh=MESH, in_layouts=(Sliced(0), None))

@@ -128,10 +128,14 @@ def test_mixed_dtypes_use_a_kernel_each() -> None:
     grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=(2, *p.shape)), p.dtype), start)
     params, _ = on_ranks(tx, mesh, "update")(grads, tx.init(start), start)
     mean = jax.tree.map(lambda g: g.mean(0, dtype=jnp.float32).astype(g.dtype), grads)
+    stepped, _ = on_ranks(tx, mesh, "step")(grads, tx.init(start), jax.tree.map(jnp.copy, start))
     updates, _ = reference.update(mean, reference.init(start))
     expected: Any = optax.apply_updates(start, updates)
     close(params["f"], expected["f"])
     close(params["h"], expected["h"], tolerance=2**-7)
+    for name in start:
+        assert stepped[name].dtype == start[name].dtype
+        close(stepped[name], expected[name], tolerance=2**-7)
 
 
 def test_without_a_mesh_the_error_names_the_fix() -> None:

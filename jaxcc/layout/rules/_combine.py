@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from jaxcc.layout._advice import compared, constant_fixes, reduction_fixes, scale_fixes
+from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import CutError, Digits
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
+from jaxcc.layout._relation import ANY_SCALE, NO_SCALE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
@@ -65,10 +66,18 @@ def measured(eqn: Equation, index: int, operand: Relation) -> float:
     return operand.scale
 
 
+def product(a: float, b: float) -> float:
+    """The scale of a product. A negative factor turns the sign of 0 and of an infinity."""
+    if math.isinf(a) or math.isinf(b):
+        return NO_SCALE if a < 0 or b < 0 else ANY_SCALE
+    return a * b
+
+
 def _pair(operand: Relation) -> str:
     if operand.const is None:
         return "different on n ranks and on one"
-    return f"{operand.const[0]} on n ranks and {operand.const[1]} on one"
+    at_n, at_1 = operand.const
+    return f"{number_text(at_n)} on n ranks and {number_text(at_1)} on one"
 
 
 def common_scale(
@@ -89,6 +98,8 @@ def common_scale(
     if not known:
         return ANY_SCALE
     first, scale = known[0]
+    # Of 0 and the infinities a negative factor makes others.
+    positive = positive or len(known) < len(scales)
     for index, other in known[1:]:
         if not same_scale(scale, other):
             raise _unlike(eqn, scales, (first, index), counts or [1] * len(scales))
@@ -133,8 +144,8 @@ def _sized(eqn: Equation, scales: Sequence[float], index: int, counts: Sequence[
     const = _changing(eqn, index)
     if const is not None:
         return (
-            f"a number that depends on the number of ranks: {const[0]} on n ranks and {const[1]} "
-            f"on one (from a literal or a shape)"
+            f"a number that depends on the number of ranks: {number_text(const[0])} on n ranks "
+            f"and {number_text(const[1])} on one (from a literal or a shape)"
         )
     own = f"{eqn.name(index)}, which {compared(scales[index] / counts[index])}"
     return own if counts[index] == 1 else f"{own} and is counted {counts[index]} times"
@@ -271,7 +282,8 @@ def multiplicative(
         if op == "sum":
             out[axis] = op
             continue
-        signs = {_sign(operand) for i, operand in enumerate(operands) if i != index}
+        unsigned = any(np.issubdtype(dtype, np.unsignedinteger) for dtype in eqn.per_rank.dtypes)
+        signs = {0 if unsigned else _sign(operand) for i, operand in enumerate(operands) if i != index}
         if op == "prod" or signs not in ({1}, {-1}):
             raise partial_refused(
                 eqn, index, axis, op, f"{op} commutes only with a constant factor"

@@ -16,12 +16,22 @@ _REDUCTIONS: Mapping[str, ReduceOp] = {"psum": "sum", "pmax": "max", "pmin": "mi
 
 
 def axes_of(eqn: Equation) -> tuple[str, ...]:
-    """The axes of a collective, major first; refuses groups that are parts of an axis."""
+    """The axes of a collective, major first; refuses parts of an axis, and axes of vmap."""
     params = eqn.per_rank.params
     if params.get("axis_index_groups") is not None:
         raise Refused("LAYOUT_UNSUPPORTED", f"{eqn.op} with axis_index_groups has no rule")
-    axes = params.get("axes", params.get("axis_name", ()))
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    given = params.get("axes", params.get("axis_name", ()))
+    axes = (given,) if isinstance(given, str) else tuple(given)
+    if len(set(axes)) != len(axes):
+        raise Refused(
+            "LAYOUT_AXIS",
+            f"{eqn.op} names an axis twice: {axes}",
+            because="a rank takes part in a collective once",
+            fixes=("name each axis once",),
+        )
+    if any(axis not in eqn.sizes for axis in axes):
+        raise Refused("LAYOUT_UNSUPPORTED", f"{eqn.op} over the axis of a vmap has no rule")
+    return axes
 
 
 def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:

@@ -10,7 +10,7 @@ from typing import Any
 from jaxcc.layout._digits import Digit, Digits, uniform
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side, layout_rule
-from jaxcc.layout.rules._combine import measured, multiplicative, result, together
+from jaxcc.layout.rules._combine import measured, multiplicative, product, result, together
 from jaxcc.layout.rules.reduce import reduced
 
 
@@ -64,6 +64,6 @@ def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
         _lifted(rhs, space.rhs, whole.rhs, space.shape),
     ]
     base = together(eqn, operands)
-    scale = measured(eqn, 0, lhs) * measured(eqn, 1, rhs)
-    product = result(base, base.dims, scale, multiplicative(eqn, operands))
-    return reduced(eqn, product, "sum", space.contracted, whole.contracted, whole.shape)
+    scale = product(measured(eqn, 0, lhs), measured(eqn, 1, rhs))
+    terms = result(base, base.dims, scale, multiplicative(eqn, operands))
+    return reduced(eqn, terms, "sum", space.contracted, whole.contracted, whole.shape)

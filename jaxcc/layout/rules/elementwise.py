@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxcc.layout._digits import uniform
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import ANY_SCALE, Relation, constant, same_scale
+from jaxcc.layout._relation import ANY_SCALE, Relation, constant, in_dtype, same_scale
 from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout.rules._combine import (
     COMPARES,
@@ -22,6 +22,7 @@ from jaxcc.layout.rules._combine import (
     measured,
     multiplicative,
     partial_refused,
+    product,
     require_unit,
     require_whole,
     result,
@@ -93,17 +94,40 @@ def _folded(eqn: Equation, operands: Sequence[Relation]) -> Relation | None:
     elif eqn.op == "div" and not integral:
         fold = np.divide
     elif eqn.op == "convert_element_type":
-        fold = np.dtype(eqn.per_rank.out_dtypes[0]).type
+        fold = np.positive if not boolean else np.asarray
     if fold is None or (eqn.op in ("and", "or", "not") and not boolean):
         return None
-    with np.errstate(all="ignore"):
-        at_n, at_1 = (fold(*(np.asarray(pair[side])[()] for pair in pairs)) for side in (0, 1))
+    if eqn.op == "pow" and integral:
+        return None
+    try:
+        at_n, at_1 = (_run(eqn, fold, [pair[side] for pair in pairs]) for side in (0, 1))
+    except OverflowError:
+        return None
     return constant(eqn.per_rank.out_shapes[0], (at_n, at_1))
+
+
+def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
+    """`fold` of numbers, in the types of the equation.
+
+    Raises OverflowError for a float that is none of the integers that it is cast to.
+    """
+    dtypes, out = eqn.per_rank.dtypes, np.dtype(eqn.per_rank.out_dtypes[0])
+    operands = [
+        np.asarray(in_dtype(number, dtype), dtype)
+        for number, dtype in zip(numbers, dtypes, strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        made = np.asarray(fold(*operands))
+    if out.kind in "iu" and made.dtype.kind not in "biu":
+        limits, number = np.iinfo(out), float(made)
+        if not limits.min <= number <= limits.max:
+            raise OverflowError
+    return in_dtype(made.item(), out)
 
 
 def _power(exponent: int) -> Fold:
     def power(x: Any) -> Any:
-        return np.float64(x) ** exponent
+        return np.power(x, np.asarray(exponent, x.dtype))
 
     return power
 
@@ -139,7 +163,7 @@ def _shifted_extremum(
     """max over ranks of x plus or minus what every rank holds."""
     pending = [(i, axis) for i, operand in enumerate(operands) for axis in operand.partial]
     ops = {operands[i].partial[axis] for i, axis in pending}
-    if not ops or not ops <= {"max", "min"} or len({i for i, _ in pending}) != 1:
+    if _unsigned(eqn) or not ops or not ops <= {"max", "min"} or len({i for i, _ in pending}) != 1:
         return None
     index = pending[0][0]
     other = operands[1 - index]
@@ -155,11 +179,16 @@ def _shifted_extremum(
     return result(base, base.dims, scale, partial)
 
 
+def _unsigned(eqn: Equation) -> bool:
+    """Whether a difference can wrap around 0, so that it does not grow with its operands."""
+    return np.issubdtype(eqn.per_rank.dtypes[0], np.unsignedinteger)
+
+
 @layout_rule("mul")
 @_pointwise
 def _mul(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
     a, b = (measured(eqn, i, operand) for i, operand in enumerate(operands))
-    return result(base, base.dims, a * b, multiplicative(eqn, operands))
+    return result(base, base.dims, product(a, b), multiplicative(eqn, operands))
 
 
 @layout_rule("div")
@@ -173,7 +202,7 @@ def _div(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relatio
 
 
 def _quotient(over: float, under: float) -> float:
-    return ANY_SCALE if math.isinf(over) or math.isinf(under) else over / under
+    return product(over, math.inf if math.isinf(under) else 1 / under)
 
 
 @layout_rule("max", "min")
@@ -245,7 +274,8 @@ def _linear(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rela
     (x,) = operands
     scale = measured(eqn, 0, x)
     flip = eqn.op == "neg"
-    if not flip and any(op != "sum" for op in x.partial.values()):
+    monotone = flip and not _unsigned(eqn)
+    if not monotone and any(op != "sum" for op in x.partial.values()):
         require_whole(eqn, operands, f"{eqn.op} does not commute with a pending maximum")
     partial: dict[str, ReduceOp] = {}
     for axis, op in x.partial.items():
@@ -272,6 +302,8 @@ def _homogeneous(eqn: Equation, operands: Sequence[Relation], base: Relation) ->
 
 
 def _powered(scale: float, degree: float) -> float:
+    if degree == 0:
+        return 1.0
     return ANY_SCALE if math.isinf(scale) else scale**degree
 
 
@@ -310,7 +342,7 @@ def _pow(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relatio
     require_whole(eqn, operands, "pow is not linear")
     scale = measured(eqn, 0, x)
     known = exponent.const is not None and exponent.const[0] == exponent.const[1]
-    if not known or scale <= 0:
+    if not known or not math.isfinite(exponent.const[0]) or scale <= 0:
         return _unit(eqn, operands, base)
     assert exponent.const is not None
     return result(base, base.dims, _powered(scale, float(exponent.const[0])), {})
@@ -322,6 +354,10 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
     (x,) = operands
     old, new = np.dtype(eqn.per_rank.dtypes[0]), np.dtype(eqn.per_rank.out_dtypes[0])
     scale = measured(eqn, 0, x)
+    if old != new and old.kind == "i" and old.itemsize < 4:
+        why = f"a term or a multiple of {old.name} that wraps around is another number in {new.name}"
+        require_whole(eqn, operands, why)
+        require_unit(eqn, operands, why)
     if old == new or _linear_cast(old, new):
         return result(base, base.dims, scale, dict(x.partial))
     require_whole(eqn, operands, f"a cast from {old.name} to {new.name} is not linear")

@@ -7,9 +7,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from jaxcc.layout._digits import Digit, Digits, count, uniform, whole_dim
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import ANY_SCALE, Relation, constant
+from jaxcc.layout._relation import ANY_SCALE, Relation, constant, in_dtype
 from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
 from jaxcc.layout.rules._combine import (
     measured,
@@ -117,13 +119,20 @@ def _reduce(eqn: Equation, x: Relation) -> Relation:
     axes, whole_axes = eqn.per_rank.params["axes"], eqn.whole.params["axes"]
     if eqn.op == "reduce_sum" and x.const is not None:
         return _constant_sum(eqn, x)
-    return reduced(eqn, x, _OPS[eqn.op], axes, whole_axes, eqn.whole.shapes[0])
+    made = reduced(eqn, x, _OPS[eqn.op], axes, whole_axes, eqn.whole.shapes[0])
+    if eqn.op in ("reduce_or", "reduce_and") and eqn.per_rank.dtypes[0] != np.bool_:
+        why = f"{eqn.op} of integers works on their bits"
+        require_unit(eqn, [x], why)
+        for axis, op in made.partial.items():
+            raise partial_refused(eqn, 0, axis, op, why)
+    return made
 
 
 def _constant_sum(eqn: Equation, x: Relation) -> Relation:
     assert x.const is not None
+    dtype = eqn.per_rank.out_dtypes[0]
     at_n, at_1 = (
-        value * _summands(side)
+        in_dtype(value * _summands(side), dtype)
         for side, value in zip((eqn.per_rank, eqn.whole), x.const, strict=True)
     )
     return constant(eqn.per_rank.out_shapes[0], (at_n, at_1))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._digits import Digits, count, regroup, uniform, whole_dim
+from jaxcc.layout._digits import CutError, Digits, count, regroup, uniform, whole_dim
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, layout_rule, shape_rule
 
@@ -24,6 +24,9 @@ def _same(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> S
 
 @shape_rule("reshape", "squeeze", "expand_dims")
 def _reshape(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> Sequence[Digits]:
+    order = params.get("dimensions")
+    if order is not None and tuple(order) != tuple(range(len(dims))):
+        raise CutError
     return regroup(dims, out_shape)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
@@ -81,7 +82,7 @@ def _apply(program: Program, *, gather: str, after: str) -> Program:
         if value not in read_outside:
             continue
         given = moved.inputs[0] if value in moved.outputs else value
-        name = gather if value == after else f"{given}.gather"
+        name = gather if value == after else program.fresh(f"{given}.gather", moved, *gathers)
         gathers.append(
             replace(
                 moved,
@@ -146,18 +147,21 @@ class _Slicer:
             producer = self.program.producer(x)
             if producer is not None and producer.name in self.inside:
                 return x
-            shape: tuple[int, ...] = self.types[x].shape
-        else:
-            shape = tuple(getattr(x.value, "shape", ()))
+        shape = self._type(x).shape
         # A dimension of size 1 is broadcast; only a whole one has blocks.
         if len(shape) <= self.dim or shape[self.dim] != self.source.types[0].shape[self.dim]:
             return x
         key = x if isinstance(x, str) else id(x.value)
         if key not in self.known:
-            self.known[key] = self._slice(x, shape)
+            self.known[key] = self._slice(x)
         return self.known[key]
 
-    def _slice(self, x: Operand, shape: tuple[int, ...]) -> Operand:
+    def _type(self, x: Operand) -> jax.ShapeDtypeStruct:
+        if isinstance(x, str):
+            return self.types[x]
+        return jax.ShapeDtypeStruct(np.shape(x.value), np.result_type(x.value))
+
+    def _slice(self, x: Operand) -> Operand:
         producer = self.program.producer(x) if isinstance(x, str) else None
         same = {"axes": self.source.params["axes"], "dim": self.dim}
         if producer is not None and producer.kind == "all_gather" and producer.params == same:
@@ -167,10 +171,9 @@ class _Slicer:
         if producer is not None and producer.kind in POINTWISE:
             # Slicing what it reads instead lets `as_slice` keep that sliced.
             return self._make(replace(self.on_slices(producer), name=f"{producer.name}.slice"))
-        stem = x if isinstance(x, str) else f"const{len(self.made)}"
-        dtype = self.types[x].dtype if isinstance(x, str) else x.value.dtype
-        sliced = self._sliced(jax.ShapeDtypeStruct(shape, dtype))
-        return self._make(Op(f"{stem}.slice", "own_slice", (x,), (), (sliced,), params=same))
+        stem = x if isinstance(x, str) else "const"
+        block = self._sliced(self._type(x))
+        return self._make(Op(f"{stem}.slice", "own_slice", (x,), (), (block,), params=same))
 
     def _broadcast(self, op: Op) -> Operand:
         """A broadcast makes the block by itself, from a block of its operand if that has the
@@ -180,21 +183,24 @@ class _Slicer:
         eqn = op.eqn.replace(params={**op.eqn.params, "shape": tuple(narrow.shape)})
         (given,) = op.inputs
         dims: tuple[int, ...] = op.eqn.params["broadcast_dimensions"]
-        if self.dim in dims and isinstance(given, str):
+        if self.dim in dims:
             given = self._block_of(given, dims.index(self.dim))
         return self._make(
             replace(op, name=f"{op.name}.slice", inputs=(given,), types=(narrow,), eqn=eqn)
         )
 
-    def _block_of(self, given: str, dim: int) -> Operand:
-        shape = list(self.types[given].shape)
+    def _block_of(self, given: Operand, dim: int) -> Operand:
+        whole = self._type(given)
+        shape = list(whole.shape)
         if shape[dim] != self.source.types[0].shape[self.dim]:
             return given
         shape[dim] //= self.ranks
-        block = jax.ShapeDtypeStruct(shape, self.types[given].dtype)
+        block = jax.ShapeDtypeStruct(shape, whole.dtype)
         params = {"axes": self.source.params["axes"], "dim": dim}
-        return self._make(Op(f"{given}.slice", "own_slice", (given,), (), (block,), params=params))
+        stem = given if isinstance(given, str) else "const"
+        return self._make(Op(f"{stem}.slice", "own_slice", (given,), (), (block,), params=params))
 
     def _make(self, op: Op) -> Operand:
-        self.made.append(replace(op, outputs=(op.name,)))
-        return op.name
+        name = self.program.fresh(op.name, *self.made)
+        self.made.append(replace(op, name=name, outputs=(name,)))
+        return name

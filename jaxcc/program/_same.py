@@ -1,0 +1,50 @@
+"""Whether a rewritten program still computes what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from jaxcc.program._ir import COLLECTIVES, Constant, Op, Operand, Program
+
+_IDENTITIES = COLLECTIVES | {"own_slice"}
+
+
+def computes_the_same(a: Program, b: Program) -> bool:
+    """Whether two programs of a group of one, rewritten from one trace, have equal results.
+
+    On one rank collectives and slices move nothing, so what is left are the same operations on the
+    same values, however often each is computed and in whatever order.
+    """
+    numbers: dict[Hashable, int] = {}
+    return _results(a, numbers) == _results(b, numbers)
+
+
+def _results(program: Program, numbers: dict[Hashable, int]) -> list[int]:
+    """A number for each result; equal expressions have equal numbers."""
+    values: dict[str, int] = {
+        name: numbers.setdefault(("input", index), len(numbers))
+        for index, name in enumerate(program.inputs)
+    }
+    for op in program.ops:
+        for part in op.flat():
+            given = tuple(_number(x, values, numbers) for x in part.inputs)
+            for index, out in enumerate(part.outputs):
+                key = (_operation(part), given, index)
+                same = part.kind in _IDENTITIES and part.params
+                values[out] = given[0] if same else numbers.setdefault(key, len(numbers))
+    return [_number(x, values, numbers) for x in program.outputs]
+
+
+def _number(x: Operand, values: Mapping[str, int], numbers: dict[Hashable, int]) -> int:
+    if isinstance(x, Constant):
+        return numbers.setdefault(("constant", id(x.value)), len(numbers))
+    return values[x]
+
+
+def _operation(op: Op) -> Hashable:
+    """What the operation does; rewrites keep the equation, but for the shapes of broadcasts."""
+    if op.kind == "broadcast_in_dim":
+        params: Mapping[str, Any] = op.eqn.params
+        return (op.kind, tuple(params["shape"]), tuple(params["broadcast_dimensions"]))
+    return (op.kind, id(op.eqn))
