@@ -118,7 +118,7 @@ class TypedFunction:
                 self._sources[key] = self._checked(mesh, tree, shapes, stacked)
             except LayoutError as error:
                 # The message says where in the user's code; our frames would only hide it.
-                raise error.with_traceback(None) from None
+                raise error.with_traceback(None) from error.__cause__
         return self._sources[key]
 
     def _checked(
@@ -127,10 +127,12 @@ class TypedFunction:
         axes = tuple(mesh.shape)
         given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
         in_layouts, out_layouts = self._in_layouts, self._out_layouts
+        args = jax.tree.unflatten(tree, given)
         if in_layouts is None:
-            in_layouts, out_layouts = bind_annotations(self._f, jax.tree.unflatten(tree, given))
-        flat = flatten_layouts(in_layouts, jax.tree.unflatten(tree, given), axes, "in_layouts")
-        names = argument_names(self._f, jax.tree.unflatten(tree, given))
+            in_layouts, out_layouts = bind_annotations(self._f, args)
+        parameters = argument_names(self._f, [0] * len(args))
+        flat = flatten_layouts(in_layouts, args, axes, "in_layouts", parameters)
+        names = argument_names(self._f, args)
         if stacked:
             sizes = dict(mesh.shape)
             given = [
@@ -212,6 +214,13 @@ def typed(
       LayoutError: on the first call with new shapes, if the function does not compute the same on
         one rank and on N.
     """
+
+    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh | None):
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"typed: mesh is {mesh!r}, not a jax.sharding.Mesh or AbstractMesh",
+            fixes=('mesh = jax.make_mesh((2,), ("tp",))',),
+        )
 
     def decorate(function: Callable[..., Any]) -> TypedFunction:
         return TypedFunction(function, mesh, in_layouts, out_layouts, check_vma)

@@ -179,6 +179,8 @@ def test_mistakes_have_a_code_and_a_fix() -> None:
         f(normal(2))
     with jax.set_mesh(mesh_of(2)):
         close(f(normal(2)), normal(2))
+    with pytest.raises(jaxcc.LayoutError, match="(?s)LAYOUT_ARGUMENT.*make_mesh"):
+        jaxcc.typed(mesh=3, in_layouts=(Replicated,))
     abstract = jaxcc.typed(mesh=AbstractMesh((2,), ("tp",)), in_layouts=(Replicated,))(lambda x: x)
     with pytest.raises(jaxcc.BackendError, match="(?s)BACKEND_NO_DEVICES.*make_mesh"):
         abstract(normal(2))

@@ -91,8 +91,9 @@ def _aval(text: str) -> jax.ShapeDtypeStruct:
         raise UsageError(f"{text!r} is not an array type such as f32[8,1024]")
     try:
         dtype = jax.numpy.dtype(_LONG.get(found["kind"], found["kind"]) + found["bits"])
+        usual = jax.dtypes.canonicalize_dtype(dtype)
         # NumPy has dtypes that JAX has not.
-        usual = jax.numpy.result_type(dtype)
+        jax.numpy.result_type(usual)
     except TypeError:
         raise UsageError(f"{text!r} does not start with a dtype such as f32") from None
     if usual != dtype:

@@ -119,6 +119,7 @@ def _run(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProces
                 # With all that the compiler started.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
                 raise
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _failure(command, str(error)) from None

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxcc._compat import varying_axes
 from jaxcc.comm._backends import BACKENDS
-from jaxcc.comm._call import AxisName, describe, varying
+from jaxcc.comm._call import AxisName, as_array, describe, varying
 from jaxcc.comm._choose import choose
 from jaxcc.comm._table import Table
 
@@ -52,7 +52,7 @@ def all_reduce(
     """
 
     def reduce(leaf: Any) -> jax.Array:
-        array = jnp.asarray(leaf)
+        array = as_array("all_reduce", leaf)
         call = describe("all_reduce", array, axis_name, op, mesh)
         choice = choose(call, backend, table)
         array = array.astype(call.dtype)

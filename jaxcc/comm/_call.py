@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,23 @@ class Call:
         dims = ",".join(map(str, self.shape))
         group = ", ".join(repr(axis) for axis in self.axes)
         return f"{self.collective}({self.op}) of {self.dtype.name}[{dims}] over {group}"
+
+
+def as_array(collective: str, operand: Any) -> jax.Array:
+    """`operand` as JAX's array.
+
+    Raises:
+      LayoutError: LAYOUT_REDUCE_OP if it is none of JAX's, such as text.
+    """
+    try:
+        return jnp.asarray(operand)
+    except TypeError:
+        what = getattr(operand, "dtype", type(operand).__name__)
+        raise LayoutError(
+            "LAYOUT_REDUCE_OP",
+            f"{collective} of {what}: it holds no numbers",
+            fixes=("pass an array of numbers, or a pytree of such arrays",),
+        ) from None
 
 
 def describe(

@@ -325,13 +325,17 @@ def _origin(step: Step) -> Origin:
     return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
 
 
+# What a key of a rank's own is refused for, depending on how it was made.
+_OWN_KEY = ("LAYOUT_RANK_INDEX", "LAYOUT_STRUCTURE", "LAYOUT_RESHAPE", "LAYOUT_SLICE")
+
+
 def _for_random(step: Step, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings, with what to do if a key or number of a rank's own makes random numbers."""
     if not is_random(step.op):
         return findings
     return tuple(
         replace(finding, because=RANDOM_WHY, fixes=RANDOM_FIXES)
-        if finding.code in ("LAYOUT_RANK_INDEX", "LAYOUT_STRUCTURE")
+        if finding.code in _OWN_KEY
         else finding
         for finding in findings
     )

@@ -232,9 +232,7 @@ def _without_local(
 
 
 def _replicated_over(axes: Collection[str], layout: LayoutMap) -> LayoutMap:
-    return LayoutMap(
-        tuple((a, one) for a, one in layout.items_ if one != Local or a not in axes)
-    )
+    return LayoutMap(tuple((a, one) for a, one in layout.items_ if one != Local or a not in axes))
 
 
 def _notes(layouts: Sequence[LayoutMap]) -> tuple[str, ...]:

@@ -101,6 +101,26 @@ _CODEGEN = {
 }
 
 _BACKEND = {
+    "ABANDONED": (
+        "an earlier collective of the same execution failed",
+        "When a collective fails, the rest of that execution fails at once, so that no rank waits "
+        "for ranks that have given up. The first error says why; the next execution starts anew.",
+    ),
+    "BUSY": (
+        "one rank came to two collectives of one group at the same time",
+        "Collectives of one program run in one order on all ranks. Calls that do not depend on each "
+        "other, such as one inside a nested jit or loop and one outside, have no such order yet: "
+        "make one depend on the other, for instance with jax.lax.optimization_barrier.",
+    ),
+    "INTERNAL": (
+        "the C++ part failed, for want of memory for example",
+        "The message is the C++ library's. If memory is not short, it is a fault of jaxcc's.",
+    ),
+    "MISMATCH": (
+        "ranks of one group came to different collectives",
+        "All ranks of a group run the same collectives on the same shapes in the same order. The "
+        "message names two that differ: look for a branch or a shape that depends on the rank.",
+    ),
     "ARGUMENT": (
         "a collective or a fused kernel got what it does not take",
         "jaxcc.comm.explain was asked about a collective that jaxcc.comm does not have, or about "

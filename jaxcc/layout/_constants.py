@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout._digits import whole_dim
@@ -29,7 +30,7 @@ def number_of(value: Any) -> Any:
 
 def _is_key(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _bits(value: Any) -> bytes:

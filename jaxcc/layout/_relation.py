@@ -79,12 +79,13 @@ def scale_of(pair: tuple[Any, Any]) -> float:
 
 def in_dtype(number: Any, dtype: Any) -> Any:
     """A number as an array of `dtype` holds it: rounded, and wrapped if it is an integer."""
-    if dtype == np.bool_ or isinstance(number, (bool, np.bool_)):
-        return bool(number)
     dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return bool(number)
     with np.errstate(all="ignore"):
         if dtype.kind in "iu" and isinstance(number, int):
-            return int(np.asarray(number % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}").view(dtype))
+            wrapped = number % (1 << 8 * dtype.itemsize)
+            return np.asarray(wrapped, f"u{dtype.itemsize}").view(dtype).item()
         held = np.asarray(number).astype(dtype)
     return float(held) if dtype.kind == "V" else held.item()
 

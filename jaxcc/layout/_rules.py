@@ -116,7 +116,8 @@ def register_layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule
 
     It returns a relation for the result, or a sequence with one for each result; `.shape` of each
     is the result's per-rank shape. Raise LayoutError for operands that the primitive does not take.
-    `jaxcc.testing.rulecheck` tests a rule.
+    `jaxcc.testing.rulecheck` tests a rule. Types and parameters (but shapes, shardings and jaxprs)
+    are the same on both sides before a rule is asked.
 
     For example, a primitive that negates every element keeps all that is known of its operand, and
     one that is not linear must not see a pending reduction or a factor:

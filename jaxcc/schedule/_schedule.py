@@ -78,13 +78,11 @@ class Schedule:
 
         Args:
           backend: `host` runs fused operations in generated kernels between the CPU devices of this
-            process; `xla`
-            runs their parts one by one; `auto` is `host` where that can be, and says once what is
-            lost where not.
+            process; `xla` runs their parts one by one; `auto` is `host` where that can be, and says
+            once what is lost where not.
           donate: names of inputs whose buffers the call may take for its results.
           mesh: whose devices kernels run on, if not the mesh that the program was checked for: for
-            `local` in a
-            `shard_map` over more axes.
+            `local` in a `shard_map` over more axes.
 
         Raises:
           BackendError: no such backend, or it cannot run here.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
+import jax
 import pytest
 
 import jaxcc
@@ -15,12 +18,15 @@ from jaxcc.cli import main
 from jaxcc.layout import catalogue
 
 
-def run(*args: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *args: str, stdout: int | TextIO = subprocess.PIPE, **changes: str
+) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     return subprocess.run(
         [sys.executable, "-m", "jaxcc", *args],
         env=environment | changes,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=120,
     )
@@ -49,6 +55,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--ranks", "0"], "'0' is not a number of ranks, 2 to 16"),
         (["demo", "--ranks", "1000"], "'1000' is not a number of ranks, 2 to 16"),
         (["demo", "--ranks", "two"], "'two' is not a number of ranks"),
+        (["demo", "--ranks", "\u0664"], "'\u0664' is not a number of ranks"),
+        (["demo", "--steps", "\u0664"], "'\u0664' is not a number of steps"),
         (["demo", "--steps", "-1"], "'-1' is not a number of steps"),
         (["explain", "A", "B"], "jaxcc explain: error: unrecognized arguments: B"),
         (["check"], "required: MODULE:FUNCTION"),
@@ -70,6 +78,7 @@ def test_wrong_usage_is_told_and_exits_with_2(
     ("args", "names"),
     [
         (["check", "no_colon"], "'no_colon' is not MODULE:FUNCTION"),
+        (["check", ".m:f"], "'.m:f' is not MODULE:FUNCTION"),
         (["check", "no_such_module:f"], "no_such_module"),
         (["check", "json:no_such_function"], "json has no no_such_function"),
         (["check", "json:dumps"], "@jaxcc.typed"),
@@ -141,6 +150,10 @@ def wrong(x, w, b):
 @jaxcc.typed(**layouts)
 def choosy(x, w, b):
     raise ValueError("I want\\nother shapes")
+
+@jaxcc.typed(**layouts)
+def leaving(x, w, b):
+    raise SystemExit(7)
 """
 
 TYPES = ("f32[4,8]", "float32[8, 6]", "f32[6]")
@@ -177,7 +190,9 @@ def test_check_refuses_what_is_no_type(program: str, capsys: pytest.CaptureFixtu
     assert "'f32 4 8' is not an array type such as f32[8,1024]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["f7[4]", "object[4]", "m8[4]", "[4]", "f32[n]", "f32"])
+@pytest.mark.parametrize(
+    "text", ["f7[4]", "object[4]", "m8[4]", "[4]", "f32[n]", "f32", "f32[\u0664]"]
+)
 def test_check_refuses_dtypes_that_jax_has_not(
     program: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,12 +211,42 @@ def test_check_says_what_the_function_raises(
     program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", f"{program}:choosy", *TYPES]) == 2
-    where = f"{program}.py:{len(PROGRAM.splitlines())}"
+    line = 1 + PROGRAM.splitlines().index('    raise ValueError("I want\\nother shapes")')
+    where = f"{program}.py:{line}"
     first, *notes = capsys.readouterr().err.splitlines()
     assert first == (
         f"jaxcc check: {program}:choosy raises ValueError: I want other shapes ({where})"
     )
     assert any("f32[4,8]" in note for note in notes)
+
+
+def test_check_of_a_function_that_exits(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{program}:leaving", *TYPES]) == 2
+    assert f"{program}:leaving raises SystemExit: 7 (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("types", "what"),
+    [
+        (TYPES[:2], "missing a required argument: 'b'; 2 given"),
+        ((*TYPES, "f32[6]"), "too many positional arguments; 4 given"),
+    ],
+)
+def test_check_for_a_wrong_number_of_arguments(
+    types: tuple[str, ...], what: str, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{program}:right", *types]) == 2
+    assert capsys.readouterr().err == f"jaxcc check: {program}:right: {what}\n"
+
+
+@pytest.mark.parametrize("text", ["f64[4,8]", "int64[4,8]", "c128[4,8]"])
+def test_check_of_64_bits_says_how_to_turn_them_on(
+    program: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with jax.enable_x64(False):
+        assert main(["check", f"{program}:right", text, *TYPES[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr(text) in line and "JAX_ENABLE_X64=1" in line
 
 
 @pytest.mark.parametrize(
@@ -229,6 +274,42 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert main(["check", f"{name}:f", "f32[8]"]) == 2
     wanted = what.format(f"{name}.py", other="line 1 column 2 (char 1)")
     assert capsys.readouterr().err == f"jaxcc check: cannot import {name}: {wanted}\n"
+
+
+@pytest.mark.parametrize("args", [["explain"], ["explain", "--json"], ["demo", "--quick"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(args: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = run(*args, stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "jaxcc: cannot write: No space left on device"
+    assert "Traceback" not in done.stderr and done.stderr.count("No space") == 1
+
+
+@pytest.mark.parametrize("args", [["explain"], ["explain", "--json"], ["--help"]])
+def test_output_that_nobody_reads_ends_quietly(args: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        done = run(*args, stdout=gone, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_ctrl_c_is_one_line() -> None:
+    command = [sys.executable, "-m", "jaxcc", "demo"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            # The first line comes when all is imported.
+            assert process.stderr.readline() == "attention tail ...\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "jaxcc: interrupted" and "Traceback" not in err
 
 
 def test_python_dash_m_is_the_command_line() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -185,6 +187,113 @@ def test_a_compiler_that_hangs(
     with pytest.raises(CodegenError, match="timed out") as error:
         compile_kernel(kernel())
     assert error.value.code == "CODEGEN_COMPILE" and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_a_hanging_compiler_started_ends_too(
+    interrupted: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, started = _script(tmp_path, f"sleep 60 &\necho $! > {tmp_path}/pid\nwait")
+    monkeypatch.setenv("JAXCC_CXX", compiler)
+    monkeypatch.setattr(_compile, "_LIMIT_S", 30 if interrupted else 1)
+    if interrupted:
+        ctrl_c = (threading.main_thread().ident, signal.SIGINT)
+        threading.Timer(1, signal.pthread_kill, ctrl_c).start()
+    with pytest.raises(KeyboardInterrupt if interrupted else CodegenError):
+        compile_kernel(kernel())
+    child = Path(f"/proc/{started.read_text().strip()}/stat")
+    deadline = time.monotonic() + 10
+    # A process that has ended may still be listed, as a zombie.
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _script(tmp_path: Path, text: str) -> tuple[str, Path]:
+    """An executable, and the file where it may note its child."""
+    script = tmp_path / "compiler"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    return str(script), tmp_path / "pid"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ('g++ "', "CODEGEN_NO_COMPILER", "No closing quotation"),
+        ("  ", "CODEGEN_NO_COMPILER", "not found"),
+        ("/bin/true", "CODEGEN_COMPILE", "cannot be loaded: .*file too short"),
+        ("/bin/false", "CODEGEN_COMPILE", "ended with status 1"),
+    ],
+)
+def test_a_command_that_is_no_compiler(
+    command: str, code: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXCC_CXX", command)
+    with pytest.raises(CodegenError, match=message) as error:
+        compile_kernel(kernel())
+    assert error.value.code == code and not (folder.exists() and list(folder.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'while [ "$1" != -o ]; do shift; done; echo "int x;" | g++ -xc++ -shared -o "$2" -',
+            "no kernel",
+        ),
+        ("printf '\\377\\376 broken' >&2; exit 3", "\ufffd\ufffd broken"),
+        ("printf '\\377'", "cannot be loaded"),
+        ("kill -9 $$", "ended with status -9"),
+    ],
+)
+def test_compilers_that_misbehave(
+    text: str, message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAXCC_CXX", _script(tmp_path, text)[0])
+    with pytest.raises(CodegenError, match=message) as error:
+        compile_kernel(kernel())
+    assert error.value.code == "CODEGEN_COMPILE" and not list(folder.iterdir())
+
+
+def test_a_compiler_in_a_wrong_format(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_bytes(b"\x7fELF of another machine")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("JAXCC_CXX", str(compiler))
+    with pytest.raises(CodegenError, match="Exec format error") as error:
+        compile_kernel(kernel())
+    assert error.value.code == "CODEGEN_COMPILE"
+
+
+def test_a_name_that_is_not_utf_8(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.symlink(find_compiler()[0], compiler)
+    monkeypatch.setenv("JAXCC_CXX", compiler)
+    assert compile_kernel(kernel())[1].exists()
+
+
+def test_a_folder_in_a_library_s_place_is_refused(folder: Path) -> None:
+    _, path = compile_kernel(kernel())
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CodegenError, match="directory") as error:
+        compile_kernel(kernel())
+    assert error.value.code == "CODEGEN_CACHE" and list(folder.iterdir()) == [path]
+
+
+def test_a_whole_library_that_does_not_load_is_built_again(folder: Path) -> None:
+    _, path = compile_kernel(kernel())
+    foreign = folder / "foreign"
+    foreign.write_bytes(b"\x7fELF for another machine")
+    _cache.store(path, foreign)
+    assert _cache.find(path)
+    assert compile_kernel(kernel())[1] == path
+    ctypes.CDLL(str(path))
 
 
 def test_processes_that_compile_at_once_do_not_disturb_each_other(folder: Path) -> None:

@@ -219,6 +219,7 @@ def raised(**options: Any) -> JaxccError:
         ("LAYOUT_REDUCE_OP", ["'median'", "'sum', 'max', 'min', 'prod', 'mean'"], {"op": "median"}),
         ("LAYOUT_REDUCE_OP", ["complex64"], {"op": "max", "x": jnp.ones(2, jnp.complex64)}),
         ("LAYOUT_REDUCE_OP", ["key<fry>"], {"x": jax.random.key(0)}),
+        ("LAYOUT_REDUCE_OP", ["str", "numbers"], {"x": "text"}),
         ("LAYOUT_AXIS", ["'q'", "'r'"], {"axis_name": "q"}),
         ("LAYOUT_AXIS", ["None"], {"axis_name": None}),
         ("LAYOUT_AXIS", ["('r', 'r')", "different"], {"axis_name": ("r", "r")}),

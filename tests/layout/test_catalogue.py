@@ -18,6 +18,11 @@ RAISED = {
         r'"((?:LAYOUT|OPTIM|SCHEDULE|CODEGEN|BACKEND|TABLE)_[A-Z_0-9]+)"', path.read_text()
     )
 }
+RAISED |= {
+    code
+    for path in (Path(__file__).parents[2] / "ffi").glob("*.cc")
+    for code in re.findall(r"\[(BACKEND_[A-Z_]+)\]", path.read_text())
+}
 WITH_EXAMPLES = [code for code, entry in catalogue.CODES.items() if entry.wrong]
 
 

@@ -13,7 +13,7 @@ from jaxcc.layout._advice import compared, constant_fixes, reduction_fixes, scal
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import CutError, Digits
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import ANY_SCALE, NO_SCALE, Relation, joined, same_scale
+from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
@@ -66,11 +66,19 @@ def measured(eqn: Equation, index: int, operand: Relation) -> float:
     return operand.scale
 
 
-def product(a: float, b: float) -> float:
-    """The scale of a product. A negative factor turns the sign of 0 and of an infinity."""
-    if math.isinf(a) or math.isinf(b):
-        return NO_SCALE if a < 0 or b < 0 else ANY_SCALE
-    return a * b
+def product(eqn: Equation, a: float, b: float) -> float:
+    """The scale of a product.
+
+    Refuses a negative factor of 0 or an infinity, whose sign it turns.
+    """
+    unbounded = math.isinf(a) or math.isinf(b)
+    if unbounded and (a < 0 or b < 0):
+        raise _unknown_sign(eqn)
+    return ANY_SCALE if unbounded else a * b
+
+
+def _unknown_sign(eqn: Equation) -> Refused:
+    return Refused("LAYOUT_SCALE", f"{eqn.op} of values whose sign depends on the group's size")
 
 
 def _pair(operand: Relation) -> str:
@@ -104,7 +112,7 @@ def common_scale(
         if not same_scale(scale, other):
             raise _unlike(eqn, scales, (first, index), counts or [1] * len(scales))
     if positive and scale <= 0:
-        raise Refused("LAYOUT_SCALE", f"{eqn.op} of values whose sign depends on the group's size")
+        raise _unknown_sign(eqn)
     return scale
 
 
@@ -283,8 +291,8 @@ def multiplicative(
             out[axis] = op
             continue
         unsigned = any(np.issubdtype(dtype, np.unsignedinteger) for dtype in eqn.per_rank.dtypes)
-        signs = {0 if unsigned else _sign(operand) for i, operand in enumerate(operands) if i != index}
-        if op == "prod" or signs not in ({1}, {-1}):
+        signs = {_sign(operand) for i, operand in enumerate(operands) if i != index}
+        if op == "prod" or unsigned or signs not in ({1}, {-1}):
             raise partial_refused(
                 eqn, index, axis, op, f"{op} commutes only with a constant factor"
             )

@@ -64,6 +64,6 @@ def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
         _lifted(rhs, space.rhs, whole.rhs, space.shape),
     ]
     base = together(eqn, operands)
-    scale = product(measured(eqn, 0, lhs), measured(eqn, 1, rhs))
+    scale = product(eqn, measured(eqn, 0, lhs), measured(eqn, 1, rhs))
     terms = result(base, base.dims, scale, multiplicative(eqn, operands))
     return reduced(eqn, terms, "sum", space.contracted, whole.contracted, whole.shape)

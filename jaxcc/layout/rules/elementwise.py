@@ -97,20 +97,21 @@ def _folded(eqn: Equation, operands: Sequence[Relation]) -> Relation | None:
         fold = np.positive if not boolean else np.asarray
     if fold is None or (eqn.op in ("and", "or", "not") and not boolean):
         return None
-    if eqn.op == "pow" and integral:
+    if (eqn.op == "pow" and integral) or _jumps(eqn):
         return None
-    try:
-        at_n, at_1 = (_run(eqn, fold, [pair[side] for pair in pairs]) for side in (0, 1))
-    except OverflowError:
-        return None
+    at_n, at_1 = (_run(eqn, fold, [pair[side] for pair in pairs]) for side in (0, 1))
     return constant(eqn.per_rank.out_shapes[0], (at_n, at_1))
 
 
-def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
-    """`fold` of numbers, in the types of the equation.
+def _jumps(eqn: Equation) -> bool:
+    """Whether the last bit of a float, which no two devices agree on, can decide the result."""
+    kinds = {np.dtype(dtype).kind for dtype in eqn.per_rank.dtypes}
+    whole = np.dtype(eqn.per_rank.out_dtypes[0]).kind in "biu" or eqn.op == "sign"
+    return whole and not kinds <= set("biu")
 
-    Raises OverflowError for a float that is none of the integers that it is cast to.
-    """
+
+def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
+    """`fold` of numbers, in the types of the equation."""
     dtypes, out = eqn.per_rank.dtypes, np.dtype(eqn.per_rank.out_dtypes[0])
     operands = [
         np.asarray(in_dtype(number, dtype), dtype)
@@ -118,10 +119,6 @@ def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
     ]
     with np.errstate(all="ignore"):
         made = np.asarray(fold(*operands))
-    if out.kind in "iu" and made.dtype.kind not in "biu":
-        limits, number = np.iinfo(out), float(made)
-        if not limits.min <= number <= limits.max:
-            raise OverflowError
     return in_dtype(made.item(), out)
 
 
@@ -188,7 +185,7 @@ def _unsigned(eqn: Equation) -> bool:
 @_pointwise
 def _mul(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
     a, b = (measured(eqn, i, operand) for i, operand in enumerate(operands))
-    return result(base, base.dims, product(a, b), multiplicative(eqn, operands))
+    return result(base, base.dims, product(eqn, a, b), multiplicative(eqn, operands))
 
 
 @layout_rule("div")
@@ -198,11 +195,8 @@ def _div(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relatio
         return _unit(eqn, operands, base)
     over, under = (measured(eqn, i, operand) for i, operand in enumerate(operands))
     partial = multiplicative(eqn, operands, linear=(0,))
-    return result(base, base.dims, _quotient(over, under), partial)
-
-
-def _quotient(over: float, under: float) -> float:
-    return product(over, math.inf if math.isinf(under) else 1 / under)
+    inverse = ANY_SCALE if math.isinf(under) else 1 / under
+    return result(base, base.dims, product(eqn, over, inverse), partial)
 
 
 @layout_rule("max", "min")
@@ -341,11 +335,12 @@ def _pow(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relatio
     x, exponent = operands
     require_whole(eqn, operands, "pow is not linear")
     scale = measured(eqn, 0, x)
-    known = exponent.const is not None and exponent.const[0] == exponent.const[1]
-    if not known or not math.isfinite(exponent.const[0]) or scale <= 0:
+    power, power_on_one = exponent.const or (math.nan, math.nan)
+    if power != power_on_one or not np.isfinite(power) or scale <= 0:
         return _unit(eqn, operands, base)
-    assert exponent.const is not None
-    return result(base, base.dims, _powered(scale, float(exponent.const[0])), {})
+    # What fits every factor fits 1, whatever the exponent.
+    scale = 1.0 if math.isinf(scale) else _powered(scale, float(power))
+    return result(base, base.dims, scale, {})
 
 
 @layout_rule("convert_element_type")
@@ -355,7 +350,7 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
     old, new = np.dtype(eqn.per_rank.dtypes[0]), np.dtype(eqn.per_rank.out_dtypes[0])
     scale = measured(eqn, 0, x)
     if old != new and old.kind == "i" and old.itemsize < 4:
-        why = f"a term or a multiple of {old.name} that wraps around is another number in {new.name}"
+        why = f"a term of {old.name} that wraps around is another number in {new.name}"
         require_whole(eqn, operands, why)
         require_unit(eqn, operands, why)
     if old == new or _linear_cast(old, new):

@@ -24,7 +24,8 @@ def _same(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> S
 
 @shape_rule("reshape", "squeeze", "expand_dims")
 def _reshape(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> Sequence[Digits]:
-    order = params.get("dimensions")
+    # Of a squeeze, `dimensions` are those that it drops.
+    order = params.get("dimensions") if "new_sizes" in params else None
     if order is not None and tuple(order) != tuple(range(len(dims))):
         raise CutError
     return regroup(dims, out_shape)

@@ -31,8 +31,7 @@ def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
 
     Raises:
       ScheduleError: the operations hold no collective, or collectives of two groups or dimensions,
-        or an operation
-        that is not pointwise; or one outside lies between them.
+        or an operation that is not pointwise; or one outside lies between them.
     """
     resolved = _resolve(schedule.program, names)
     return schedule.then(Step("fuse", {"names": resolved, "name": name}))
