@@ -67,7 +67,7 @@ def test_cpp() -> None:
 
 def test_python(options: list[str]) -> None:
     """Runs pytest on what is installed: `python -m pytest` would put the checkout on the path."""
-    run(BIN / "pytest", *options)
+    run(BIN / "pytest", "-n", "auto", *options)
 
 
 def main(options: list[str]) -> None:
