@@ -109,7 +109,7 @@ _BACKEND = {
     "BUSY": (
         "one rank came to two collectives of one group at the same time",
         "Collectives of one program run in one order on all ranks. Calls that do not depend on "
-        "each other, such as one inside a nested jit or loop and one outside, have no such order yet: "
+        "each other, such as one in a nested jit or loop and one outside, have no such order yet: "
         "make one depend on the other, for instance with jax.lax.optimization_barrier.",
     ),
     "INTERNAL": (
