@@ -49,9 +49,11 @@ def install(wheel: Path) -> None:
     run(*PIP, "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
     run(*PIP, "install", "--quiet", f"{wheel}[test]")
     # mpi4jax takes any nvcc on PATH for a CUDA toolkit; an empty one makes it build for the CPU.
+    # pip's cache may hold one built with the headers of another jaxlib, which this one refuses.
     with tempfile.TemporaryDirectory() as no_cuda:
         run(
-            *(*PIP, "install", "--quiet", "--no-build-isolation", "mpi4jax>=0.9.1"),
+            *(*PIP, "install", "--quiet", "--no-cache-dir", "--no-build-isolation"),
+            "mpi4jax>=0.9.1",
             MPI4JAX_BUILD_MPICC=str(BIN / "mpicc"),
             CUDA_PATH=no_cuda,
         )
