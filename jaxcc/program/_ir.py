@@ -20,6 +20,9 @@ from jaxcc.layout import LayoutMap
 COLLECTIVES = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
 """The kinds of operation that communicate and that schedules understand."""
 
+MOVES = frozenset({"reduce_scatter", "own_slice", "all_gather"})
+"""The kinds that go from whole arrays to blocks, or back."""
+
 
 @dataclass(frozen=True, eq=False)
 class Constant:

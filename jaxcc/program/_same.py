@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from jaxcc.program._ir import COLLECTIVES, Constant, Op, Operand, Program
+from jaxcc.program._ir import COLLECTIVES, MOVES, Constant, Op, Operand, Program
 
-_IDENTITIES = COLLECTIVES | {"own_slice"}
+_IDENTITIES = COLLECTIVES | MOVES
 
 
 def computes_the_same(a: Program, b: Program) -> bool:

@@ -15,9 +15,7 @@ from jax import lax
 from jaxcc import _compat, codegen
 from jaxcc.codegen import OutRole, Role
 from jaxcc.layout import CodegenError, LayoutMap, Replicated
-from jaxcc.program import Constant, Op, Operand, Program, apply_op
-
-_MOVES = frozenset({"reduce_scatter", "own_slice", "all_gather"})
+from jaxcc.program import MOVES, Constant, Op, Operand, Program, apply_op
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class _Reads:
         values: dict[str, Any] = {}
         for part in self.op.body:
             arguments = [self._read(x, part, values, given) for x in part.inputs]
-            if part.kind in _MOVES:
+            if part.kind in MOVES:
                 results = arguments
             elif part.kind == "broadcast_in_dim":
                 results = [self._broadcast(part, arguments[0])]
@@ -182,5 +180,5 @@ def _is_literal(x: Operand) -> bool:
 
 def _key(x: Operand, part: Op) -> Hashable:
     """One value may be reduced, sliced and read as it is: each is an input of its own."""
-    how = (part.kind, part.params.get("dim")) if part.kind in _MOVES else None
+    how = (part.kind, part.params.get("dim")) if part.kind in MOVES else None
     return (x if isinstance(x, str) else id(x.value), how)

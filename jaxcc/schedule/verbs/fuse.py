@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from types import EllipsisType
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import COLLECTIVES, Op, Operand, Program
+from jaxcc.program import COLLECTIVES, MOVES, Op, Operand, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 # What a kernel does as it reads an operand.
 _FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
-_MOVES = frozenset({"own_slice", "reduce_scatter", "all_gather"})
 
 
 def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
@@ -108,7 +107,7 @@ def _feeds(program: Program, op: Op, chosen: set[str]) -> bool:
         return False
     readers = [user for out in op.outputs for user in program.users(out)]
     pointwise = op.kind in POINTWISE and op.types[0].shape != ()
-    if pointwise and any(user.kind in _MOVES for user in readers):
+    if pointwise and any(user.kind in MOVES for user in readers):
         return False
     return (pointwise or op.kind in _FEEDERS) and all(user.name in chosen for user in readers)
 
