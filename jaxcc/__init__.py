@@ -1,60 +1,73 @@
 """jaxcc: layouts, schedules and fused collectives for parallel JAX programs.
 
 If jaxcc accepts a program, it computes the same on one rank and on N.
+
+Importing jaxcc imports neither JAX nor the rooms: each name below does so when it is first used.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jax.ad_checkpoint import checkpoint_name
-
-from jaxcc import _compat
-from jaxcc._typed import TypedFunction as TypedFunction
-from jaxcc._typed import typed as typed
 from jaxcc._version import __version__ as __version__
-from jaxcc.layout import BackendError as BackendError
-from jaxcc.layout import CodegenError as CodegenError
-from jaxcc.layout import JaxccError as JaxccError
-from jaxcc.layout import LayoutError as LayoutError
-from jaxcc.layout import LayoutReport as LayoutReport
-from jaxcc.layout import Local as Local
-from jaxcc.layout import Partial as Partial
-from jaxcc.layout import Replicated as Replicated
-from jaxcc.layout import ScheduleError as ScheduleError
-from jaxcc.layout import Sliced as Sliced
-from jaxcc.layout import TableError as TableError
-from jaxcc.layout import check as check
-from jaxcc.layout import on as on
-from jaxcc.layout import register_layout_rule as register_layout_rule
-from jaxcc.schedule import Schedule as Schedule
-from jaxcc.schedule import UnfusedWarning as UnfusedWarning
 
-name = checkpoint_name
-"""`jaxcc.name(x, "total")` labels a value; schedules and listings refer to it by the label."""
+if TYPE_CHECKING:
+    from jax.ad_checkpoint import checkpoint_name
 
-# Messages and help name what users import.
-for _public in (
-    *(BackendError, CodegenError, JaxccError, LayoutError, ScheduleError, TableError),
-    *(LayoutReport, Schedule, TypedFunction, UnfusedWarning, Partial, Sliced),
-):
-    _public.__module__ = "jaxcc"
+    from jaxcc._arrays import layout_of as layout_of
+    from jaxcc._arrays import put as put
+    from jaxcc._typed import TypedFunction as TypedFunction
+    from jaxcc._typed import typed as typed
+    from jaxcc.layout import BackendError as BackendError
+    from jaxcc.layout import CodegenError as CodegenError
+    from jaxcc.layout import JaxccError as JaxccError
+    from jaxcc.layout import LayoutError as LayoutError
+    from jaxcc.layout import LayoutReport as LayoutReport
+    from jaxcc.layout import Local as Local
+    from jaxcc.layout import Partial as Partial
+    from jaxcc.layout import Replicated as Replicated
+    from jaxcc.layout import ScheduleError as ScheduleError
+    from jaxcc.layout import Sliced as Sliced
+    from jaxcc.layout import TableError as TableError
+    from jaxcc.layout import check as check
+    from jaxcc.layout import on as on
+    from jaxcc.layout import register_layout_rule as register_layout_rule
+    from jaxcc.layout import unsafe_assume as unsafe_assume
+    from jaxcc.schedule import Schedule as Schedule
+    from jaxcc.schedule import UnfusedWarning as UnfusedWarning
 
-# Imported when first used: they need more packages, or more time.
-_ROOMS = ("comm", "nnx", "optim", "testing")
+    name = checkpoint_name
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_compat.hide_from_user_lines(
-    *(
-        os.path.join(_HERE, room)
-        for room in ("layout", "program", "schedule", "codegen", "runtime", "comm", "optim", "nnx")
-    )
-)
+_NAMES = {
+    "jaxcc._arrays": ("layout_of", "put"),
+    "jaxcc._typed": ("TypedFunction", "typed"),
+    "jaxcc.layout": (
+        *("BackendError", "CodegenError", "JaxccError", "LayoutError", "ScheduleError"),
+        *("LayoutReport", "Local", "Partial", "Replicated", "Sliced", "TableError"),
+        *("check", "on", "register_layout_rule", "unsafe_assume"),
+    ),
+    "jaxcc.schedule": ("Schedule", "UnfusedWarning"),
+}
+_HOME = {attribute: module for module, names in _NAMES.items() for attribute in names}
+__all__ = [*_HOME, "name"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+_ROOMS = ("comm", "layout", "nnx", "optim", "schedule", "testing")
 
 
 def __getattr__(attribute: str) -> Any:
     if attribute in _ROOMS:
         return importlib.import_module(f"jaxcc.{attribute}")
-    raise AttributeError(f"module 'jaxcc' has no attribute {attribute!r}")
+    if attribute == "name":
+        # `jaxcc.name(x, "total")` labels a value; schedules and listings refer to it by the label.
+        found: Any = importlib.import_module("jax.ad_checkpoint").checkpoint_name
+    elif attribute in _HOME:
+        found = getattr(importlib.import_module(_HOME[attribute]), attribute)
+    else:
+        raise AttributeError(f"module 'jaxcc' has no attribute {attribute!r}")
+    globals()[attribute] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_ROOMS, "name"})

@@ -43,6 +43,12 @@ _ALIASES: Mapping[str, str] = {
 }
 
 
+_TRACING_ROOMS = (
+    *("layout", "program", "schedule", "codegen", "runtime", "comm", "optim", "nnx", "linen"),
+    "random",
+)
+
+
 def op_name(eqn: Any) -> str:
     """The name of an equation's primitive, the same in every supported JAX version."""
     name: str = eqn.primitive.name
@@ -62,6 +68,39 @@ def jaxpr_consts(jaxpr: Any) -> list[Any]:
 def inner_jaxprs(eqn: Any) -> Iterator[Any]:
     """The jaxprs in an equation's parameters."""
     yield from _core.jaxprs_in_params(eqn.params)
+
+
+# Each of these runs its one inner jaxpr on its operands and returns what that returns.
+_CALLS = frozenset(
+    {"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call", "custom_lin"}
+)
+
+
+def called(eqn: Any) -> tuple[Any, list[int]] | None:
+    """The jaxpr that an equation does nothing but run, with the numbers of the operands that it
+    gets; None for other equations.
+    """
+    op = op_name(eqn)
+    every = list(range(len(eqn.invars)))
+    if op in _CALLS:
+        inner = next(inner_jaxprs(eqn), None)
+        return None if inner is None else (inner, every)
+    if op == "custom_linear_solve":
+        lengths = eqn.params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        given = every[first : first + lengths.solve] + every[sum(lengths) :]
+        return eqn.params["jaxprs"].solve, given
+    if op == "call_hi_primitive":
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+        with outside_all_traces():
+            return jax.make_jaxpr(eqn.params["_prim"].expand)(*avals), every
+    return None
+
+
+def scan_counts(eqn: Any) -> tuple[int, int, int]:
+    """How many operands of a `scan` are constants, carried, and walked through."""
+    constants, carried, walked = eqn.params["ft_in"].unpack()
+    return len(constants), len(carried), len(walked)
 
 
 def axis_names(eqn: Any) -> tuple[str, ...]:
@@ -120,12 +159,17 @@ def bind(eqn: Any, *values: Any) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def hide_from_user_lines(*folders: str) -> None:
-    """Makes JAX attribute what code in `folders` traces to the line that called it."""
+def _hide_from_user_lines() -> None:
+    """Makes JAX attribute what jaxcc traces to the line that called it."""
     from jax.extend import source_info_util
 
-    for folder in folders:
-        source_info_util.register_exclusion(folder + os.sep)
+    here = os.path.dirname(os.path.abspath(__file__))
+    for room in _TRACING_ROOMS:
+        source_info_util.register_exclusion(os.path.join(here, room) + os.sep)
+
+
+# Before the first trace: every room that traces imports this module.
+_hide_from_user_lines()
 
 
 def type_of(x: Any) -> tuple[tuple[int, ...], Any]:
@@ -172,6 +216,27 @@ def traced_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
     return primitive
 
 
+def identity_primitive(name: str, batched: Callable[[dict[str, Any], int], dict[str, Any]]) -> Any:
+    """A primitive that returns its operand, and whose tangent and cotangent pass through.
+
+    `batched` gives its parameters for an operand that `vmap` has added a dimension to.
+    """
+    from jax.interpreters import ad, batching, mlir
+
+    primitive = traced_primitive(name, lambda x, **_: x)
+    primitive.def_impl(lambda x, **_: x)
+    mlir.register_lowering(primitive, lambda _, x, **__: [x])
+    ad.primitive_jvps[primitive] = lambda primals, tangents, **params: (
+        primitive.bind(*primals, **params),
+        tangents[0],
+    )
+    batching.primitive_batchers[primitive] = lambda args, dims, **params: (
+        primitive.bind(*args, **batched(params, dims[0])),
+        dims[0],
+    )
+    return primitive
+
+
 @contextlib.contextmanager
 def at_line_of(eqn: Any) -> Iterator[None]:
     """Gives what is traced inside the user's line of `eqn`."""
@@ -198,6 +263,16 @@ def varying_type(t: jax.ShapeDtypeStruct, axes: tuple[str, ...]) -> jax.ShapeDty
     # Only a value's own type carries all that JAX wants; the zero is never computed.
     zero = lax.pcast(jax.numpy.zeros(t.shape, t.dtype), axes, to="varying")
     return jax.ShapeDtypeStruct.like(zero)
+
+
+def start_on_cpu(count: int) -> bool:
+    """Makes an imported JAX start on CPU; False if it has started without `count` devices."""
+    from jax._src import xla_bridge
+
+    if xla_bridge.backends_are_initialized():
+        return jax.default_backend() == "cpu" and jax.device_count() == count
+    jax.config.update("jax_platforms", "cpu")
+    return True
 
 
 def trace_state() -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, Local, Partial, Replicated, Sliced
+from jaxcc.layout import LayoutMap, Local, Partial, join, run_on_ranks
 from jaxcc.program import run as run_program
 from jaxcc.schedule import Source, place, shard_mapped, sharding_of
 
@@ -75,60 +74,10 @@ def _group_of_one(source: Source, leaves: list[Any], alone: Mesh) -> list[Any]:
 
 
 def _all_ranks(source: Source, leaves: list[Any]) -> list[Any]:
-    program = source.program(source.sizes)
-
-    def per_rank(*given: Any) -> list[Any]:
-        # Loops keep the mesh that they were traced over, and there is none here; programs without
-        # them also run casts.
-        if any(op.has_inner_jaxprs for op in program.ops):
-            return source.flat(given)
-        return run_program(program, given, check_vma=False)
-
-    function = per_rank
-    for axis in reversed(source.sizes):
-        function = jax.vmap(function, axis_name=axis, axis_size=source.sizes[axis])
-    parts = [
-        _split(x, layout, source.sizes) for x, layout in zip(leaves, source.in_layouts, strict=True)
-    ]
-    outs = jax.jit(function)(*parts)
+    given = jax.tree.unflatten(jax.tree.structure(source.avals), leaves)
+    outs = run_on_ranks(
+        source.f, given, source.in_layouts, source.sizes, check_vma=source.check_vma
+    )
     return [
-        _join(y, layout, source.sizes) for y, layout in zip(outs, source.out_layouts, strict=True)
+        join(y, layout, source.sizes) for y, layout in zip(outs, source.out_layouts, strict=True)
     ]
-
-
-def _split(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
-    """All ranks' parts of a global array: a leading dimension per axis, in the mesh's order."""
-    stacked = list(layout.stacked_axes())
-    made = list(stacked)
-    for axis, one in layout.items_:
-        if isinstance(one, Sliced):
-            dim = len(made) + one.dim % (x.ndim - len(made))
-            shape = x.shape[:dim] + (sizes[axis], x.shape[dim] // sizes[axis]) + x.shape[dim + 1 :]
-            x = jnp.moveaxis(x.reshape(shape), dim, len(made))
-        elif one == Replicated:
-            x = jnp.broadcast_to(
-                jnp.expand_dims(x, len(made)),
-                x.shape[: len(made)] + (sizes[axis],) + x.shape[len(made) :],
-            )
-        else:
-            continue
-        made.append(axis)
-    return jnp.moveaxis(x, [made.index(axis) for axis in sizes], range(len(made)))
-
-
-def _join(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
-    """The global array of which `x` holds all ranks' parts; the inverse of `_split`."""
-    left = list(sizes)
-    for axis, one in reversed(layout.items_):
-        index = left.index(axis)
-        if isinstance(one, Sliced):
-            dim = len(left) + one.dim % (x.ndim - len(left))
-            x = jnp.moveaxis(x, index, dim - 1)
-            x = x.reshape(x.shape[: dim - 1] + (-1,) + x.shape[dim + 1 :])
-        elif one == Replicated:
-            x = jnp.take(x, 0, axis=index)
-        else:
-            continue
-        left.remove(axis)
-    stacked = layout.stacked_axes()
-    return jnp.moveaxis(x, [left.index(axis) for axis in stacked], range(len(stacked)))

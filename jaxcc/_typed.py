@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 import jax
 
 from jaxcc import _compat, _reference
+from jaxcc._arguments import Call, Signature
+from jaxcc._arrays import type_of_argument, unstacked
 from jaxcc.layout import (
     BackendError,
     LayoutError,
     LayoutReport,
     argument_names,
     bind_annotations,
+    bind_shapes,
     check,
     flatten_layouts,
+    function_name,
 )
-from jaxcc.schedule import Compiled, Schedule, Source, positional
+from jaxcc.schedule import Compiled, Schedule, Source
+
+_NO_ARRAY = ("name it in static_argnames= of jaxcc.typed if only Python reads it",)
 
 
 class TypedFunction:
@@ -28,6 +34,8 @@ class TypedFunction:
     `jax.grad` and `jax.vmap`. The check runs once for each combination of shapes.
     """
 
+    __module__ = "jaxcc"
+
     def __init__(
         self,
         f: Callable[..., Any],
@@ -35,14 +43,18 @@ class TypedFunction:
         in_layouts: Any,
         out_layouts: Any,
         check_vma: bool,
+        static_argnums: int | Iterable[int] | None = None,
+        static_argnames: str | Iterable[str] | None = None,
     ) -> None:
-        self.__name__ = getattr(f, "__name__", "the function")
+        self.__name__ = function_name(f)
         functools.update_wrapper(self, f)
         self._f = f
         self._mesh = mesh
         self._in_layouts = in_layouts
         self._out_layouts = out_layouts
         self._check_vma = check_vma
+        self._static = (static_argnums, static_argnames)
+        self._signature = Signature(f, static_argnums, static_argnames)
         self._sources: dict[Any, tuple[Source, LayoutReport]] = {}
         self._compiled: dict[Any, Compiled] = {}
 
@@ -60,12 +72,20 @@ class TypedFunction:
             )
         return mesh
 
+    def over(self, mesh: Any) -> TypedFunction:
+        """The same function over another mesh, for instance an `AbstractMesh` to check it for."""
+        layouts = (self._in_layouts, self._out_layouts)
+        return TypedFunction(self._f, _mesh(mesh), *layouts, self._check_vma, *self._static)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result for global arrays; a Local or Partial one has a leading dimension of the
         group's size.
+
+        Arrays that lie otherwise than their layouts say are moved first, as by `jax.jit`;
+        `jaxcc.put` places them beforehand.
         """
-        args = positional(self._f, args, kwargs)
-        source, _ = self._source(args, stacked=True)
+        call = self._signature.bind(args, kwargs)
+        source, _ = self._source(call, stacked=True)
         if isinstance(source.mesh, jax.sharding.AbstractMesh):
             raise BackendError(
                 "BACKEND_NO_DEVICES",
@@ -75,13 +95,13 @@ class TypedFunction:
         key = id(source)
         if key not in self._compiled:
             self._compiled[key] = Schedule(source).compile("xla")
-        return self._compiled[key](*args)
+        return self._compiled[key](*call.args)
 
-    def local(self, *args: Any) -> Any:
+    def local(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself on per-rank arrays, for use inside a `shard_map` of your own; it is
         not checked.
         """
-        return self._f(*args)
+        return self._f(*args, **kwargs)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """What the promise is held against: the same function on a group of one, with the whole
@@ -89,9 +109,9 @@ class TypedFunction:
 
         A group of one cannot hold `Local` inputs; with them all ranks are computed on one device.
         """
-        args = positional(self._f, args, kwargs)
-        source, _ = self._source(args, stacked=True)
-        return _reference.run(source, args)
+        call = self._signature.bind(args, kwargs)
+        source, _ = self._source(call, stacked=True)
+        return _reference.run(source, call.args)
 
     def check(self, *avals: Any, **kwargs: Any) -> LayoutReport:
         """The layout report for arguments of these whole shapes.
@@ -99,49 +119,62 @@ class TypedFunction:
         Raises:
           LayoutError: the function does not compute the same on one rank and on several.
         """
-        return self._source(positional(self._f, avals, kwargs), stacked=False)[1]
+        return self._source(self._signature.bind(avals, kwargs), stacked=False)[1]
 
     def schedule(self, *avals: Any, **kwargs: Any) -> Schedule:
-        """The checked program for arguments of these whole shapes, ready for verbs."""
-        return Schedule(self._source(positional(self._f, avals, kwargs), stacked=False)[0])
+        """The checked program for arguments of these whole shapes, ready for verbs.
 
-    def _source(self, args: tuple[Any, ...], *, stacked: bool) -> tuple[Source, LayoutReport]:
+        What it compiles to takes the arrays alone: static arguments are a part of it.
+        """
+        return Schedule(self._source(self._signature.bind(avals, kwargs), stacked=False)[0])
+
+    def _source(self, call: Call, *, stacked: bool) -> tuple[Source, LayoutReport]:
         """The checked function for these arguments; `stacked` ones have the leading dimensions of
         global arrays.
         """
-        mesh = self.mesh
-        leaves, tree = jax.tree.flatten(args)
-        shapes = tuple((tuple(jax.numpy.shape(x)), jax.numpy.result_type(x)) for x in leaves)
-        key = (tree, shapes, stacked, mesh)
-        if key not in self._sources:
-            try:
-                self._sources[key] = self._checked(mesh, tree, shapes, stacked)
-            except LayoutError as error:
-                # The message says where in the user's code; our frames would only hide it.
-                raise error.with_traceback(None) from error.__cause__
+        try:
+            # The messages say where in the user's code; our frames would only hide it.
+            mesh = self.mesh
+            leaves, tree = jax.tree.flatten(call.args)
+            given = tuple(
+                type_of_argument(x, lambda i=i: self._name_of(call, i), _NO_ARRAY)
+                for i, x in enumerate(leaves)
+            )
+            key = (call.static, tree, given, stacked, mesh)
+            if key not in self._sources:
+                self._sources[key] = self._checked(mesh, call, tree, given, stacked)
+        except LayoutError as error:
+            raise error.with_traceback(None) from error.__cause__
         return self._sources[key]
 
+    def _name_of(self, call: Call, leaf: int) -> str:
+        return f"argument '{argument_names(call.f, call.args)[leaf]}' of {self.__name__}"
+
     def _checked(
-        self, mesh: Any, tree: Any, shapes: Any, stacked: bool
+        self, mesh: Any, call: Call, tree: Any, given: Sequence[Any], stacked: bool
     ) -> tuple[Source, LayoutReport]:
         axes = tuple(mesh.shape)
-        given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
-        in_layouts, out_layouts = self._in_layouts, self._out_layouts
         args = jax.tree.unflatten(tree, given)
-        if in_layouts is None:
-            in_layouts, out_layouts = bind_annotations(self._f, args)
-        parameters = argument_names(self._f, [0] * len(args))
+        parameters = [name for _, name in call.parameters]
+        if self._in_layouts is None:
+            in_layouts, out_layouts = bind_annotations(call.f, args)
+            if self._out_layouts is not None:
+                out_layouts = self._out_layouts
+        else:
+            in_layouts = self._signature.layouts(self._in_layouts, call)
+            out_layouts = self._out_layouts
         flat = flatten_layouts(in_layouts, args, axes, "in_layouts", parameters)
-        names = argument_names(self._f, args)
+        names = argument_names(call.f, args)
         if stacked:
             sizes = dict(mesh.shape)
             given = [
-                _unstacked(x, [sizes[a] for a in layout.stacked_axes()], name, layout.describe())
+                unstacked(x, layout, sizes, name)
                 for x, layout, name in zip(given, flat, names, strict=True)
             ]
         avals = jax.tree.unflatten(tree, given)
+        bind_shapes(call.f, avals)
         report = check(
-            self._f,
+            call.f,
             *avals,
             mesh=mesh,
             in_layouts=jax.tree.unflatten(tree, flat),
@@ -149,7 +182,7 @@ class TypedFunction:
             check_vma=self._check_vma,
         )
         source = Source(
-            self._f,
+            call.f,
             avals,
             mesh,
             tuple(names),
@@ -158,20 +191,6 @@ class TypedFunction:
             self._check_vma,
         )
         return source, report
-
-
-def _unstacked(
-    x: jax.ShapeDtypeStruct, sizes: list[int], name: str, layout: str
-) -> jax.ShapeDtypeStruct:
-    """The whole shape of a global array, less the leading dimension per Local or Partial axis."""
-    if list(x.shape[: len(sizes)]) != sizes:
-        raise LayoutError(
-            "LAYOUT_ARGUMENT",
-            f"{name} is {layout}, so its global array starts with dimensions {tuple(sizes)}, "
-            f"one entry per rank; its shape is {x.shape}",
-            fixes=("stack the ranks' values along a new first dimension",),
-        )
-    return jax.ShapeDtypeStruct(x.shape[len(sizes) :], x.dtype)
 
 
 @overload
@@ -187,6 +206,8 @@ def typed(
     in_layouts: Any = None,
     out_layouts: Any = None,
     check_vma: bool = True,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[[Callable[..., Any]], TypedFunction]: ...
 
 
@@ -198,31 +219,44 @@ def typed(
     in_layouts: Any = None,
     out_layouts: Any = None,
     check_vma: bool = True,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Any:
     """Decorates a per-rank function with layouts.
 
     Args:
       mesh: a `jax.sharding.Mesh`, or an `AbstractMesh` to check without devices; by default that of
         `jax.set_mesh`.
-      in_layouts: a layout per argument (or a pytree of layouts); by default from `Annotated[...]`
-        parameters.
+      in_layouts: a tuple with a layout (or a pytree prefix of layouts) for each parameter that is
+        not static, a dict of them by parameter, or one layout for all; by default from
+        `Annotated[...]` parameters.
       out_layouts: the same for the result; by default the layouts that the checker infers.
       check_vma: the flag that `jax.shard_map` runs with; it decides what the derivative of `psum`
         is.
+      static_argnums, static_argnames: the parameters that are no arrays, as for `jax.jit`: the
+        function is checked for each of their values, which have to be hashable.
+
+    Arguments that a call leaves out keep their defaults, as constants.
 
     Raises:
       LayoutError: on the first call with new shapes, if the function does not compute the same on
         one rank and on N.
     """
-
-    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh | None):
-        raise LayoutError(
-            "LAYOUT_ARGUMENT",
-            f"typed: mesh is {mesh!r}, not a jax.sharding.Mesh or AbstractMesh",
-            fixes=('mesh = jax.make_mesh((2,), ("tp",))',),
-        )
+    mesh = None if mesh is None else _mesh(mesh)
 
     def decorate(function: Callable[..., Any]) -> TypedFunction:
-        return TypedFunction(function, mesh, in_layouts, out_layouts, check_vma)
+        return TypedFunction(
+            function, mesh, in_layouts, out_layouts, check_vma, static_argnums, static_argnames
+        )
 
     return decorate if f is None else decorate(f)
+
+
+def _mesh(mesh: Any) -> Any:
+    if isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return mesh
+    raise LayoutError(
+        "LAYOUT_ARGUMENT",
+        f"typed: mesh is {mesh!r}, not a jax.sharding.Mesh or AbstractMesh",
+        fixes=('mesh = jax.make_mesh((2,), ("tp",))',),
+    )

@@ -28,7 +28,14 @@ FLOOR = {
 }
 FILES = {"_compat": "compat", "_version": "compat", "__main__": "cli"}
 PRIVATE_JAX = ("jax._src", "jax.extend", "jaxlib")
-SOURCES = ["jaxcc/**/*.py", "jaxcc/**/*.pyi", "ffi/**/*.cc", "ffi/**/*.h", "cuda/**/*"]
+SOURCES = [
+    "jaxcc/**/*.py",
+    "jaxcc/**/*.pyi",
+    "jaxcc/**/*.md",
+    "ffi/**/*.cc",
+    "ffi/**/*.h",
+    "cuda/**/*",
+]
 SOURCES += ["tests/**/*.py", "examples/**/*.py", "tools/*.*"]
 
 

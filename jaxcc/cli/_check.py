@@ -1,4 +1,4 @@
-"""`jaxcc check`: checks a typed function for given shapes, without running it."""
+"""`jaxcc check`: checks a function for given shapes and ranks, without running it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 
 import jaxcc
 from jaxcc.cli._output import Output
 from jaxcc.cli._usage import CLEAN, FINDINGS, UsageError
-from jaxcc.layout import JaxccError
+from jaxcc.layout import JaxccError, layouts_from_annotations, stated_types
 
 _ARRAY = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\d*)\[(?P<shape>(\d+(,\d+)*)?)\]", re.ASCII)
+_NAMED = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<type>.*)", re.DOTALL)
 _LONG = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "c": "complex", "bool": "bool"}
 _JAXCC = os.path.dirname(jaxcc.__file__) + os.sep
 _IMPORTLIB = importlib.__file__
 
 
-def check(target: str, arrays: Sequence[str], *, as_json: bool) -> int:
-    """Checks `module:function` for arguments such as `f32[8,1024]`, whole shapes, in order."""
-    function, avals = _find(target), [_aval(text) for text in arrays]
+def check(
+    target: str, arrays: Sequence[str], sizes: Mapping[str, int] | None, *, as_json: bool
+) -> int:
+    """Checks `module:function` for arguments such as `f32[8,1024]`, whole shapes, in order.
+
+    Without arguments, their types come from the function's annotations; without sizes, the mesh is
+    the function's own.
+    """
+    function = _typed(target, _find(target), sizes)
+    args, kwargs = _avals(arrays)
+    if not arrays:
+        kwargs = _stated(target, function)
     try:
-        inspect.signature(function).bind(*avals)
+        inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        raise UsageError(f"{target}: {error}; {len(avals)} given") from None
+        raise UsageError(f"{target}: {error}; {len(arrays)} given") from None
     output = Output(as_json)
     try:
-        report = function.check(*avals)
+        report = function.check(*args, **kwargs)
     except jaxcc.LayoutError as error:
         output.show(str(error))
         output.document({"clean": False, "findings": [asdict(one) for one in error.findings]})
@@ -46,11 +58,11 @@ def check(target: str, arrays: Sequence[str], *, as_json: bool) -> int:
         notes = [note for note in getattr(error, "__notes__", ()) if "traceback" not in note]
         raise UsageError("\n".join([f"{target} raises {_what(error)}{where}", *notes])) from None
     output.show(str(report))
-    output.document({"clean": True, "findings": [], "report": str(report)})
+    output.document({"clean": True, "findings": [], "report": report.to_json()})
     return CLEAN
 
 
-def _find(target: str) -> jaxcc.TypedFunction:
+def _find(target: str) -> Any:
     name, colon, attribute = target.partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{target!r} is not MODULE:FUNCTION, such as mymodule:step")
@@ -63,9 +75,56 @@ def _find(target: str) -> jaxcc.TypedFunction:
     function = getattr(module, attribute, None)
     if function is None:
         raise UsageError(f"{name} has no {attribute}")
-    if not isinstance(function, jaxcc.TypedFunction):
-        raise UsageError(f"{target} has no layouts; decorate it with @jaxcc.typed")
     return function
+
+
+def _typed(target: str, function: Any, sizes: Mapping[str, int] | None) -> jaxcc.TypedFunction:
+    """The function with its layouts, over a mesh of these sizes or over its own."""
+    if not isinstance(function, jaxcc.TypedFunction):
+        if not callable(function) or not layouts_from_annotations(function)[0]:
+            raise UsageError(
+                f"{target} has no layouts; annotate its parameters with Annotated[..., Sliced(0)], "
+                "or decorate it with @jaxcc.typed"
+            )
+        function = jaxcc.typed()(function)
+    if sizes is not None:
+        axis_types = (AxisType.Auto,) * len(sizes)
+        return function.over(AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types))
+    try:
+        assert function.mesh is not None
+    except jaxcc.LayoutError:
+        raise UsageError(f"{target} has no mesh; give one, for example --mesh tp=4") from None
+    return function
+
+
+def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
+    """The types that the annotations of all parameters without a default state."""
+    types = stated_types(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if name not in types and parameter.default is parameter.empty and not variable:
+            raise UsageError(
+                f"{target}: the annotation of '{name}' does not say its sizes; give the type of "
+                'every argument, for example "f32[8,1024]"'
+            )
+    return types
+
+
+def _avals(
+    arrays: Sequence[str],
+) -> tuple[list[jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
+    """The positional arguments, and those that are written `name=f32[8]`."""
+    args: list[jax.ShapeDtypeStruct] = []
+    kwargs: dict[str, jax.ShapeDtypeStruct] = {}
+    for text in arrays:
+        named = _NAMED.fullmatch(text)
+        if named is not None:
+            kwargs[named["name"]] = _aval(named["type"])
+        elif kwargs:
+            raise UsageError(f"{text!r} has no name, but stands after one that has")
+        else:
+            args.append(_aval(text))
+    return args, kwargs
 
 
 def _what(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""`jaxcc explain`: the catalogue's entry for an error code, or a list of all codes."""
+"""`jaxcc explain`: an error code, a page of the guide, or a list of both."""
 
 from __future__ import annotations
 
@@ -10,23 +10,42 @@ from jaxcc.cli._usage import CLEAN, UsageError
 from jaxcc.layout import catalogue
 
 
-def explain(code: str | None, *, as_json: bool) -> int:
-    """Shows what `code` means, as errors show it or in lower case; without one, lists all codes."""
+def explain(topic: str | None, *, as_json: bool) -> int:
+    """Shows what `topic` means: a code as errors show it or in lower case, or a page; without one,
+    lists all.
+    """
     output = Output(as_json)
-    if code is None:
-        output.show(_listed(catalogue.CODES))
-        output.document({code: entry.title for code, entry in catalogue.CODES.items()})
+    if topic is None:
+        output.show(_overview())
+        codes = {code: entry.title for code, entry in catalogue.CODES.items()}
+        output.document({"guides": dict(catalogue.GUIDES), "codes": codes})
         return CLEAN
-    wanted = code.upper().strip("[]")
+    if topic.lower() in catalogue.GUIDES:
+        page = catalogue.guide(topic.lower())
+        output.show(f"{page}\nThe examples come after\n\n{catalogue.EXAMPLE_SETUP}".rstrip())
+        output.document({"guide": topic.lower(), "explanation": page})
+        return CLEAN
+    wanted = topic.upper().strip("[]")
     if wanted not in catalogue.CODES:
         near = _near(wanted)
         hint = f"; did you mean {near[0]}?" if near else ""
         codes = dict.fromkeys([*near, *catalogue.CODES])
-        raise UsageError(f"there is no error code {code!r}{hint}\n\n{_listed(codes)}")
+        raise UsageError(f"there is no error code {topic!r}{hint}\n\n{_listed(codes)}")
     text = catalogue.explain(wanted)
     output.show(text)
     output.document({"code": wanted, "explanation": text})
     return CLEAN
+
+
+def _overview() -> str:
+    """The pages of the guide, then the codes of each group."""
+    width = max(map(len, catalogue.GUIDES))
+    pages = [f"{name:{width}}  {title}" for name, title in catalogue.GUIDES.items()]
+    parts = ["\n".join(["guide: jaxcc explain PAGE", *pages])]
+    for group, about in catalogue.GROUPS.items():
+        codes = [code for code in catalogue.CODES if code.startswith(f"{group}_")]
+        parts.append(f"{about}: jaxcc explain CODE\n{_listed(codes)}")
+    return "\n\n".join(parts)
 
 
 def _near(wanted: str) -> list[str]:

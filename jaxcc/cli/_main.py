@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,9 +21,34 @@ examples:
   jaxcc demo                         check, schedule, fuse, train and time on 2 ranks
   jaxcc demo --ranks 4 --json        the same on 4 ranks, as one JSON document
   jaxcc explain LAYOUT_INDIVISIBLE   what an error code means and how to mend it
-  jaxcc check mymodule:f "f32[8,64]" check a @jaxcc.typed function without running it
+  jaxcc explain megatron             what Megatron's functions are here
+  jaxcc check --help                 how to check a function for a mesh, with a program to try
 
 exit status: 0 clean, 1 findings, 2 usage
+"""
+
+
+_CHECK_EXAMPLE = """\
+example:
+  jaxcc check layer:layer --mesh tp=4
+  jaxcc check layer:layer --mesh dp=1,tp=2 "f32[8,64]" "f32[64,32]" --json
+
+with layer.py in this folder:
+  from typing import Annotated
+
+  import jax
+  from jaxcc import Replicated, Sliced, on
+  from jaxtyping import Array, Float
+
+  def layer(
+      x: Annotated[Float[Array, "8 64"], on(tp=Sliced(1))],
+      w: Annotated[Float[Array, "64 32"], on(tp=Sliced(0))],
+  ) -> Annotated[Float[Array, "8 32"], Replicated]:
+      return jax.lax.psum(x @ w, "tp")
+
+A function decorated with @jaxcc.typed may have layouts and a mesh of its own.
+
+exit status: 0 clean, 1 findings, 2 usage\
 """
 
 
@@ -42,6 +68,18 @@ def _steps(text: str) -> int:
     return int(text)
 
 
+def _mesh(text: str) -> dict[str, int]:
+    """`tp=4,dp=2`: ranks along each axis, in the mesh's order."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        axis = axis.strip()
+        if not axis.isidentifier() or axis in sizes or not _is_number(size.strip(), 1, 1 << 20):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a mesh such as tp=4 or dp=2,tp=4")
+        sizes[axis] = int(size)
+    return sizes
+
+
 def _demo(args: argparse.Namespace) -> int:
     force_host_devices(args.ranks)
     from jaxcc.cli.demo import Settings, run
@@ -53,14 +91,16 @@ def _demo(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace) -> int:
     from jaxcc.cli._explain import explain
 
-    return explain(args.code, as_json=args.json)
+    return explain(args.topic, as_json=args.json)
 
 
 def _check(args: argparse.Namespace) -> int:
-    force_host_devices(args.ranks)
+    # A module may make a mesh as it is imported.
+    wanted = math.prod(args.mesh.values()) if args.mesh else _MIN_RANKS
+    force_host_devices(args.ranks or min(wanted, _MAX_RANKS))
     from jaxcc.cli._check import check
 
-    return check(args.target, args.arrays, as_json=args.json)
+    return check(args.target, args.arrays, args.mesh, as_json=args.json)
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -108,46 +148,60 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    def add_ranks(command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--ranks",
-            type=_ranks,
-            default=2,
-            metavar="N",
-            help=f"ranks, {_RANKS} (default 2)",
-        )
-
     demo = command(
         "demo",
         _demo,
         "check, schedule, fuse and time an attention tail, real training and an optimizer",
         "jaxcc demo --ranks 2",
     )
-    add_ranks(demo)
+    demo.add_argument(
+        "--ranks", type=_ranks, default=2, metavar="N", help=f"ranks, {_RANKS} (default 2)"
+    )
     demo.add_argument("--steps", type=_steps, metavar="K", help="training steps (default 20)")
     demo.add_argument("--quick", action="store_true", help=argparse.SUPPRESS)
 
     explain = command(
         "explain",
         _explain,
-        "say what an error code means, with a wrong program and the right one, or list all codes",
+        "say what an error code means, with a wrong program and the right one; or show a page of "
+        "the guide, or list all",
         "jaxcc explain LAYOUT_INDIVISIBLE",
     )
     explain.add_argument(
-        "code", nargs="?", metavar="CODE", help="the code that an error shows in brackets"
+        "topic",
+        nargs="?",
+        metavar="CODE",
+        help="the code that an error shows in brackets, or a page: megatron, spmd_types, psum",
     )
 
     check = command(
         "check",
         _check,
-        "check a @jaxcc.typed function without running it",
-        'jaxcc check mymodule:tail "f32[4,128,256]" "f32[256,256]"',
+        "check a function for a mesh, without running it and without devices",
+        "jaxcc check layer:layer --mesh tp=4",
     )
+    check.epilog = _CHECK_EXAMPLE
     check.add_argument("target", metavar="MODULE:FUNCTION", help="where the function is")
     check.add_argument(
-        "arrays", nargs="*", default=[], metavar="TYPE", help="an argument's dtype[whole,shape]"
+        "arrays",
+        nargs="*",
+        default=[],
+        metavar="TYPE",
+        help="an argument's dtype[whole,shape], or name=dtype[...]; without any, the annotations' "
+        "own sizes",
     )
-    add_ranks(check)
+    check.add_argument(
+        "--mesh",
+        type=_mesh,
+        metavar="AXIS=N[,AXIS=N...]",
+        help="the mesh to check for, in the place of the function's own",
+    )
+    check.add_argument(
+        "--ranks",
+        type=_ranks,
+        metavar="N",
+        help=f"CPU devices for a module that makes a mesh, {_RANKS} (default: as in --mesh)",
+    )
     return parser
 
 

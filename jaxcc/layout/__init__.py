@@ -1,10 +1,16 @@
 """What a value is: layouts, traces, rules, the checker and its errors."""
 
+from jaxcc.layout._annotations import annotations_of as annotations_of
 from jaxcc.layout._annotations import bind_annotations as bind_annotations
 from jaxcc.layout._annotations import bind_shapes as bind_shapes
 from jaxcc.layout._annotations import layouts_from_annotations as layouts_from_annotations
+from jaxcc.layout._annotations import stated_types as stated_types
+from jaxcc.layout._assume import ASSUME as ASSUME
+from jaxcc.layout._assume import unsafe_assume as unsafe_assume
 from jaxcc.layout._check import check as check
 from jaxcc.layout._check import mesh_sizes as mesh_sizes
+from jaxcc.layout._emulate import on_ranks as on_ranks
+from jaxcc.layout._emulate import run_on_ranks as run_on_ranks
 from jaxcc.layout._errors import BackendError as BackendError
 from jaxcc.layout._errors import CodegenError as CodegenError
 from jaxcc.layout._errors import Finding as Finding
@@ -12,6 +18,7 @@ from jaxcc.layout._errors import JaxccError as JaxccError
 from jaxcc.layout._errors import LayoutError as LayoutError
 from jaxcc.layout._errors import ScheduleError as ScheduleError
 from jaxcc.layout._errors import TableError as TableError
+from jaxcc.layout._failures import explained as explained
 from jaxcc.layout._layouts import REDUCE_OPS as REDUCE_OPS
 from jaxcc.layout._layouts import Layout as Layout
 from jaxcc.layout._layouts import LayoutMap as LayoutMap
@@ -24,11 +31,19 @@ from jaxcc.layout._layouts import as_map as as_map
 from jaxcc.layout._layouts import flatten_layouts as flatten_layouts
 from jaxcc.layout._layouts import on as on
 from jaxcc.layout._layouts import to_spec as to_spec
+from jaxcc.layout._parts import Difference as Difference
+from jaxcc.layout._parts import difference as difference
+from jaxcc.layout._parts import global_array as global_array
+from jaxcc.layout._parts import is_key as is_key
+from jaxcc.layout._parts import join as join
+from jaxcc.layout._parts import split as split
 from jaxcc.layout._report import LayoutReport as LayoutReport
 from jaxcc.layout._report import ReportLine as ReportLine
+from jaxcc.layout._report import type_texts as type_texts
 from jaxcc.layout._rules import register_layout_rule as register_layout_rule
 from jaxcc.layout._trace import Trace as Trace
 from jaxcc.layout._trace import argument_names as argument_names
+from jaxcc.layout._trace import function_name as function_name
 from jaxcc.layout._trace import per_rank_shape as per_rank_shape
 from jaxcc.layout._trace import trace as trace
 from jaxcc.layout._walk import WalkResult as WalkResult

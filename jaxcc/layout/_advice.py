@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, same_scale
+from jaxcc.layout._repair import Repair, unit_factor
 from jaxcc.layout._values import Origin
 
 _COLLECTIVES: Mapping[str, str] = {"sum": "psum", "max": "pmax", "min": "pmin"}
@@ -46,30 +47,34 @@ def compared(scale: float) -> str:
     return f"is {times(scale)} what a group of one has"
 
 
-def reduction_fixes(
-    x: Relation, axis: str, op: ReduceOp, sizes: Mapping[str, int], when: str
-) -> tuple[str, ...]:
+def reduction_repair(
+    x: Relation, axis: str, op: ReduceOp, sizes: Mapping[str, int], when: str, operand: int = 0
+) -> Repair:
     """How to finish the pending `op` of `x` over `axis`; `when` says where in the program.
 
     A psum over the pending axes leaves `x.scale`, so some of them may need a pmean instead.
     """
+    pending = tuple(x.partial.items())
     if op not in _COLLECTIVES:
-        return (f"reduce it with a {op} all-reduce over '{axis}' {when}",)
+        return Repair((f"reduce it with a {op} all-reduce over '{axis}' {when}",), operand, pending)
     collective = f"jax.lax.{_COLLECTIVES[op]}"
     if op != "sum" or not math.isfinite(x.scale):
-        return (f"{collective}(..., '{axis}') {when}",)
-    pending = [a for a, held in x.partial.items() if held == "sum"]
-    for count in range(len(pending) + 1):
-        for means in itertools.combinations(pending, count):
-            if same_scale(x.scale, math.prod(sizes[a] for a in means)):
+        return Repair((f"{collective}(..., '{axis}') {when}",), operand, pending)
+    summed = [a for a, held in x.partial.items() if held == "sum"]
+    for count in range(len(summed) + 1):
+        for means in itertools.combinations(summed, count):
+            ranks = math.prod(sizes[a] for a in means)
+            if same_scale(x.scale, ranks):
                 name = "jax.lax.pmean" if axis in means else collective
-                return (f"{name}(..., '{axis}') {when}",)
+                return Repair((f"{name}(..., '{axis}') {when}",), operand, pending, 1 / ranks)
     if same_scale(x.scale, 1 / sizes[axis]):
-        return (f"{collective}(..., '{axis}') * jax.lax.axis_size('{axis}') {when}",)
-    return (
+        fix = f"{collective}(..., '{axis}') * jax.lax.axis_size('{axis}') {when}"
+        return Repair((fix,), operand, pending, sizes[axis])
+    fix = (
         f"reduce it {when}, and take out the factor that depends on the number of ranks: "
-        f"after {collective} it {compared(x.scale)}",
+        f"after {collective} it {compared(x.scale)}"
     )
+    return Repair((fix,), operand, pending, unit_factor(x.scale))
 
 
 def scale_reason(scale: float, sizes: Mapping[str, int]) -> str:

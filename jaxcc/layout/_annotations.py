@@ -6,16 +6,27 @@ annotation's text is read, so jaxtyping itself is not imported.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import jax
 
 from jaxcc.layout._errors import LayoutError
-from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, class_fixes
+from jaxcc.layout._layouts import Layout, LayoutMap, Replicated, class_fixes
+from jaxcc.layout._trace import function_name, positional_parameters
+
+# JAX has types for some of its parameters only.
+_tree_util: Any = jax.tree_util
 
 AnyLayout = Layout | LayoutMap
+Size = int | tuple[int, ...]
+"""Of a dimension, or of all that a name such as `*batch` stands for."""
+
+_UNEVALUABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
 def layouts_from_annotations(f: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
@@ -27,7 +38,7 @@ def layouts_from_annotations(f: Callable[..., Any]) -> tuple[dict[str, Any], Any
     Raises:
       LayoutError: LAYOUT_ANNOTATION for a class, such as Sliced, in the place of a layout.
     """
-    hints = _hints(f)
+    hints = annotations_of(f)
     parameters = {
         name: layout
         for name, hint in hints.items()
@@ -37,41 +48,61 @@ def layouts_from_annotations(f: Callable[..., Any]) -> tuple[dict[str, Any], Any
 
 
 def bind_annotations(f: Callable[..., Any], args: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-    """`(in_layouts, out_layouts)` for positional `args`, whose shapes must fit the annotations.
+    """`(in_layouts, out_layouts)` for positional `args`.
 
     Raises:
-      LayoutError: LAYOUT_ANNOTATION if a parameter states no layout, LAYOUT_SHAPE if a shape does
-        not fit.
+      LayoutError: LAYOUT_ANNOTATION if the parameter of an argument with arrays states no layout.
     """
     parameters, result = layouts_from_annotations(f)
     names = _argument_parameters(f, len(args))
-    missing = [name for name in names if name not in parameters]
-    if missing:
-        raise LayoutError(
-            "LAYOUT_ANNOTATION",
-            f"parameter '{missing[0]}' of {_name(f)} states no layout",
-            fixes=(
-                f"annotate it: {missing[0]}: Annotated[Array, Replicated]",
-                "or pass in_layouts= to jaxcc.typed",
-            ),
-        )
-    bind_shapes(f, args)
-    return tuple(parameters[name] for name in names), result
+    for name, arg in zip(names, args, strict=True):
+        if name not in parameters and jax.tree.leaves(arg):
+            raise LayoutError(
+                "LAYOUT_ANNOTATION",
+                f"parameter '{name}' of {function_name(f)} states no layout",
+                fixes=(
+                    f"annotate it: {name}: Annotated[Array, Replicated]",
+                    "or pass in_layouts= to jaxcc.typed",
+                ),
+            )
+    return tuple(parameters.get(name, Replicated) for name in names), result
 
 
-def bind_shapes(f: Callable[..., Any], args: Sequence[Any]) -> dict[str, int]:
-    """The sizes that jaxtyping's names have for these arguments.
+def bind_shapes(f: Callable[..., Any], args: Sequence[Any]) -> dict[str, Size]:
+    """The sizes that jaxtyping's names have for these arguments, whose shapes are whole ones.
 
     Raises:
       LayoutError: LAYOUT_SHAPE if a shape does not fit its annotation, or a name has two sizes.
     """
-    hints = _hints(f)
-    bound: dict[str, int] = {}
-    for name, arg in zip(_argument_parameters(f, len(args)), args, strict=True):
-        hint = hints.get(name)
-        for leaf in jax.tree.leaves(arg) if _dimensions(hint) is not None else ():
-            _bind(bound, hint, tuple(leaf.shape), f"argument '{name}'")
+    hints = annotations_of(f)
+    bound: dict[str, Size] = {}
+    names = _argument_parameters(f, len(args))
+    for arg, name in zip(args, names, strict=True):
+        dims = _dimensions(hints.get(name))
+        paths, _ = _tree_util.tree_flatten_with_path(arg)
+        for path, leaf in paths if dims is not None else ():
+            what = f"argument '{name}{_tree_util.keystr(path)}'"
+            _bind(bound, dims or [], tuple(leaf.shape), what)
     return bound
+
+
+def stated_types(f: Callable[..., Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """The whole types of the parameters whose annotations state every size, by parameter."""
+    types: dict[str, jax.ShapeDtypeStruct] = {}
+    for name, hint in annotations_of(f).items():
+        dims = _dimensions(hint)
+        sizes = [dim.rpartition("=")[2] for dim in dims or ()]
+        if dims is not None and name != "return" and all(size.isdigit() for size in sizes):
+            types[name] = jax.ShapeDtypeStruct([int(size) for size in sizes], _dtype(hint))
+    return types
+
+
+def _dtype(hint: Any) -> str:
+    """The dtype of a jaxtyping annotation; of those that it allows, the one that JAX prefers."""
+    allowed: Any = getattr(_array_hint(hint), "dtypes", ())
+    usual = ("float32", "int32", "uint32", "bool", "complex64")
+    named = cast(tuple[str, ...], allowed if isinstance(allowed, (tuple, list)) else ())
+    return next((one for one in usual if one in named), named[0] if named else "float32")
 
 
 def check_result_shapes(
@@ -82,40 +113,51 @@ def check_result_shapes(
     Raises:
       LayoutError: LAYOUT_SHAPE if one does not fit.
     """
-    result = _hints(f).get("return")
-    if result is None:
-        return
-    hints = _members(result)
+    bound = bind_shapes(f, args)
+    hints = _members(annotations_of(f).get("return"))
     if len(hints) != len(results):
         return
-    bound = bind_shapes(f, args)
     for index, (hint, shape) in enumerate(zip(hints, results, strict=True)):
-        if _dimensions(hint) is not None:
-            _bind(bound, hint, shape, f"result {index}" if len(hints) > 1 else "the result")
+        dims = _dimensions(hint)
+        if dims is not None:
+            _bind(bound, dims, shape, f"result {index}" if len(hints) > 1 else "the result")
 
 
-def _hints(f: Callable[..., Any]) -> dict[str, Any]:
+def annotations_of(f: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function that can be evaluated, by parameter.
+
+    Others, which name something that is imported for type checkers only or is local to where the
+    function is written, are left out.
+    """
+    while isinstance(f, functools.partial):
+        f = cast(Callable[..., Any], f.func)
     try:
         return get_type_hints(f, include_extras=True)
-    except (NameError, TypeError):
-        # An annotation that names something imported for type checkers only; it cannot hold a
-        # layout.
-        return {}
-
-
-def _name(f: Callable[..., Any]) -> str:
-    return getattr(f, "__name__", "the function")
+    except _UNEVALUABLE:
+        pass
+    found: dict[str, Any] = {}
+    for name, one in dict(getattr(f, "__annotations__", {})).items():
+        alone = SimpleNamespace(__annotations__={name: one})
+        names = getattr(inspect.unwrap(f), "__globals__", {})
+        with contextlib.suppress(*_UNEVALUABLE):
+            found |= get_type_hints(alone, globalns=names, include_extras=True)
+    return found
 
 
 def _argument_parameters(f: Callable[..., Any], count: int) -> list[str]:
-    parameters = list(inspect.signature(f).parameters.values())
-    names: list[str] = []
-    for index in range(count):
-        names.append(parameters[min(index, len(parameters) - 1)].name)
-    return names
+    return [name for name, _ in positional_parameters(f, count)]
+
+
+def _stated(hint: Any) -> Any:
+    """The annotation itself, without `| None`."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    members = [one for one in get_args(hint) if one is not type(None)]
+    return members[0] if len(members) == 1 else hint
 
 
 def _layout_of(hint: Any, what: str = "the result") -> AnyLayout | None:
+    hint = _stated(hint)
     if get_origin(hint) is not Annotated:
         return None
     for kind in get_args(hint)[1:]:
@@ -139,46 +181,51 @@ def _result_layouts(result: Any) -> Any:
     return layouts if get_origin(result) is tuple else layouts[0]
 
 
+def _array_hint(hint: Any) -> Any:
+    """What an annotation says of the array itself, without its layout."""
+    hint = _stated(hint)
+    return _stated(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+
+
 def _dimensions(hint: Any) -> list[str] | None:
     """The dimensions of a jaxtyping annotation, or None if `hint` is none."""
-    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    text = getattr(inner, "dim_str", None)
+    text = getattr(_array_hint(hint), "dim_str", None)
     return text.split() if isinstance(text, str) else None
 
 
-def _bind(bound: dict[str, int], hint: Any, shape: tuple[int, ...], what: str) -> None:
-    dims = _dimensions(hint) or []
-    stacked = _stacked(_layout_of(hint))
-    many = [i for i, dim in enumerate(dims) if dim == "..." or dim.startswith("*")]
-    if many:
-        tail = len(dims) - many[0] - 1
-        pairs = [*zip(dims, shape[: many[0]], strict=False)]
-        pairs += zip(dims[len(dims) - tail :], shape[len(shape) - tail :], strict=False)
-        fits = len(shape) >= len(dims) - 1
-    else:
-        # A global Local or Partial array starts with a dimension for the ranks.
-        own = shape[stacked:] if len(shape) == len(dims) + stacked else shape
-        pairs = list(zip(dims, own, strict=False))
-        fits = len(own) == len(dims)
+def _bind(bound: dict[str, Size], dims: Sequence[str], shape: tuple[int, ...], what: str) -> None:
+    """Gives the names in `dims` their sizes; a name of several dimensions stands at most once."""
+    many = next((i for i, dim in enumerate(dims) if _is_many(dim)), None)
+    fits = len(shape) == len(dims) if many is None else len(shape) >= len(dims) - 1
     if not fits:
         raise LayoutError(
             "LAYOUT_SHAPE", f"{what} has shape {shape}, but its annotation is '{' '.join(dims)}'"
         )
-    for dim, size in pairs:
+    sizes: list[Size] = list(shape)
+    if many is not None:
+        end = len(shape) - (len(dims) - many - 1)
+        sizes[many:end] = [shape[many:end]]
+    for dim, size in zip(dims, sizes, strict=True):
         _bind_one(bound, dim, size, shape, what)
 
 
+def _is_many(dim: str) -> bool:
+    return dim == "..." or dim.lstrip("#_?").startswith("*")
+
+
 def _bind_one(
-    bound: dict[str, int], dim: str, size: int, shape: tuple[int, ...], what: str
+    bound: dict[str, Size], dim: str, size: Size, shape: tuple[int, ...], what: str
 ) -> None:
-    name = dim.removeprefix("#")
-    broadcasts = dim.startswith("#") and size == 1
-    if name.startswith("_") or broadcasts:
+    # `#` broadcasts, `?` differs between the leaves of a tree, `_` is not held to anything, and
+    # `rows=4` is a 4 with a comment.
+    name = dim.lstrip("#?*").rpartition("=")[2]
+    if dim == "..." or "?" in dim or name.startswith("_") or ("#" in dim and size in (1, ())):
         return
+    expected: Size
     if name.isdigit():
         expected = int(name)
     elif name.isidentifier():
-        expected = bound.setdefault(name, size)
+        expected = bound.setdefault("*" * _is_many(dim) + name, size)
     else:
         return
     if expected != size:
@@ -187,11 +234,3 @@ def _bind_one(
             f"{what} has shape {shape}: dimension '{name}' is {size}, but {expected} "
             + ("in its annotation" if name.isdigit() else "elsewhere"),
         )
-
-
-def _stacked(layout: AnyLayout | None) -> int:
-    if layout is None or layout == Replicated:
-        return 0
-    if isinstance(layout, LayoutMap):
-        return len(layout.stacked_axes())
-    return int(isinstance(layout, Partial) or layout == Local)

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._digits import CutError, count, uniform, whole_dim
 from jaxcc.layout._errors import Finding, LayoutError
-from jaxcc.layout._flatten import Step
-from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._explain import (
+    cut_refused,
+    finding_of,
+    for_random,
+    layout_text,
+    unmatched_finding,
+)
+from jaxcc.layout._flatten import Slot, Step
+from jaxcc.layout._memo import Made, Memo, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
-from jaxcc.layout._relation import (
-    Relation,
-    constant,
-    empty,
-    layout_seen,
-    same_scale,
-    stored,
-)
+from jaxcc.layout._relation import Relation, constant, empty, same_scale, stored
+from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import (
     Equation,
     Refused,
+    ShapeRule,
     Side,
     collective_of,
     computing_rule_of,
+    sees_ranks,
     shape_rule_of,
 )
+from jaxcc.layout._settle import settled
+from jaxcc.layout._tie import Tie
 from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
-from jaxcc.layout._values import Held, Origin, Whole, type_text
+from jaxcc.layout._values import Held, Whole, origin_of
+
+ControlRule = Callable[["Applier", Step, Step], Sequence[Held]]
+"""(applier, the step at n, the same at 1) -> what is known of each result."""
 
 
 class Applier:
@@ -40,20 +50,35 @@ class Applier:
     or an effect, since right programs hold dead and unselected values.
     """
 
-    def __init__(self, pairs: Pairs, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        sizes: Mapping[str, int],
+        control: Mapping[str, ControlRule],
+        repair: Repair | None = None,
+    ) -> None:
         self.pairs = pairs
         self.sizes = sizes
+        self.control = control
+        self.repair = repair
         self.findings: list[Finding] = []
+        self.assumptions: list[str] = []
+        self._memo = Memo()
 
     def report(self, findings: Sequence[Finding]) -> None:
         """Adds what is not yet reported."""
         self.findings += [finding for finding in findings if finding not in self.findings]
 
-    def shown(self, held: Held) -> LayoutMap | str:
-        """The layout to show for a value."""
-        if held.relation is None:
-            return "refused"
-        return layout_seen(held.relation, tuple(self.sizes))
+    def assume(self, claim: str) -> None:
+        """Adds a claim that is taken on trust, for the report."""
+        if claim not in self.assumptions:
+            self.assumptions.append(claim)
+
+    def pair(self, slot: Slot, whole: Slot, held: Held) -> None:
+        """Makes both slots one matched pair, related as `held` says."""
+        if held.relation is not None:
+            held = held._replace(relation=self._memo.kept(held.relation))
+        self.pairs.pair(slot, whole, held)
 
     # One side -------------------------------------------------------------------------------------
 
@@ -68,27 +93,36 @@ class Applier:
             if held.relation is None:
                 made.append(held)
                 continue
-            if 0 in out.shape:
-                made.append(_made(step, held, empty(out.shape), moved=shape is not None))
-                continue
+            key = move_key(step, held, slot, out)
+            relation = self._memo.known_move(key)
             try:
-                if collective is not None:
-                    relation = collective.relate(self._equation(step, step, [held]), held.relation)
-                    relation = stored(relation, out.dtype)
-                else:
-                    assert shape is not None
-                    dims = tuple(shape(step.params, held.relation.dims, out.shape))
-                    relation = replace(held.relation, dims=dims)
+                if relation is None:
+                    relation = self._memo.kept(self._moved(step, shape, held, out))
+                    self._memo.learn_move(key, relation)
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
-                made.append(self._bad(step, held, _cut(step, held)))
+                made.append(self._bad(step, held, cut_refused(step, held)))
             except Refused as refused:
                 made.append(self._bad(step, held, refused))
             else:
                 made.append(_made(step, held, relation, moved=shape is not None))
         self.pairs.held.update(zip(step.results, made, strict=True))
         return True
+
+    def _moved(self, step: Step, shape: ShapeRule | None, held: Held, out: Slot) -> Relation:
+        relation = held.relation
+        assert relation is not None
+        if 0 in out.shape:
+            return empty(out.shape)
+        if shape is not None:
+            return replace(relation, dims=tuple(shape(step.params, relation.dims, out.shape)))
+        collective = collective_of(step.op)
+        assert collective is not None
+        eqn = self.equation(step, step, [held])
+        if not sees_ranks(step.op):
+            relation = settled(eqn, 0, relation)
+        return stored(collective.relate(eqn, relation), out.dtype)
 
     def moved_at_1(self, step: Step) -> bool:
         """The same on the side of the group of one, where a collective is the identity."""
@@ -112,7 +146,8 @@ class Applier:
                     return False
                 made.append(self.pairs.alone(out))
             else:
-                made.append(replace(whole, dims=dims))
+                moved = whole.moved or dims != whole.dims
+                made.append(Whole(whole.base, dims, whole.const, moved))
         self.pairs.whole.update(zip(step.results, made, strict=True))
         return True
 
@@ -120,17 +155,9 @@ class Applier:
         """A computing step that only stands at n: fine among numbers."""
         if self._folded(step):
             return
-        group = ", ".join(f"{axis}={n}" for axis, n in self.sizes.items())
-        finding = Finding(
-            "LAYOUT_STRUCTURE",
-            f"{step.shown} runs on ranks {group}, but a group of one has no such step",
-            step.line,
-            because="the program takes another path on one rank than on n",
-            fixes=("let the path not depend on the group's size",),
-        )
         helds = [self.pairs.at_n(slot) for slot in step.operands]
         earlier = tuple(dict.fromkeys(f for held in helds for f in held.findings))
-        self._refuse(step, None, earlier or (finding,))
+        self._refuse(step, None, earlier or (unmatched_finding(step, self.sizes),))
 
     def unmatched_at_1(self, step: Step) -> None:
         """A computing step that only stands on the group of one."""
@@ -140,21 +167,21 @@ class Applier:
     def _folded(self, step: Step) -> bool:
         rule = computing_rule_of(step.op)
         helds = [self.pairs.at_n(slot) for slot in step.operands]
-        if rule is None or not helds or any(held.const is None for held in helds):
+        if rule is None or any(held.const is None for held in helds):
             return False
         relations = [
             constant(slot.shape, (held.const, held.const))
             for slot, held in zip(step.operands, helds, strict=True)
         ]
         try:
-            made = rule(self._equation(step, step, helds), *relations)
+            made = rule(self.equation(step, step, helds), *relations)
         except (Refused, CutError):
             return False
         if not isinstance(made, Relation) or made.const is None:
             return False
         (slot,) = step.results
-        held = _made(step, helds[0], made)
-        self.pairs.held[slot] = replace(held, base=self.pairs.new_base(), const=made.const[0])
+        held = _made(step, helds[0] if helds else None, self._memo.kept(made))
+        self.pairs.held[slot] = held._replace(base=self.pairs.new_base())
         return True
 
     # Both sides -----------------------------------------------------------------------------------
@@ -162,41 +189,90 @@ class Applier:
     def matched(self, step: Step, other: Step) -> None:
         """Relates the results of a computing step to those of the same step on the group of one."""
         pairs = self.pairs
+        repair = self.repair
+        if repair is not None and repair.everywhere and self._is_repaired(step):
+            self._repair(step.operands[repair.operand], repair)
         helds = [pairs.at_n(slot) for slot in step.operands]
-        earlier = tuple(dict.fromkeys(f for held in helds for f in held.findings))
-        if earlier:
-            self._refuse(step, other, _for_random(step, earlier))
+        if step.op in self.control:
+            made = self._controlled(step, other, helds)
+            for slot, whole, held in zip(step.results, other.results, made, strict=True):
+                self.pair(slot, whole, held)
             return
+        counts = [(len(one.operands), len(one.results)) for one in (step, other)]
+        if counts[0] != counts[1]:
+            self._refuse(step, None, (unmatched_finding(step, self.sizes),))
+            self.unmatched_at_1(other)
+            return
+        if any(held.relation is None for held in helds):
+            earlier = tuple(dict.fromkeys(f for held in helds for f in held.findings))
+            self._refuse(step, other, for_random(step, earlier))
+            return
+        wholes = [pairs.at_1(slot) for slot in other.operands]
+        key = key_of(step, other, helds, wholes)
+        if self._is_repaired(step):
+            key = None
+        known = self._memo.known(key)
+        if known is None:
+            try:
+                known = self._related(step, other, helds, wholes)
+            except (LayoutError, Refused, CutError) as error:
+                found = (self.finding(_as_refused(error, step), step.line, helds, step),)
+                self._refuse(step, other, for_random(step, found))
+                return
+            self._memo.learn(key, known)
+        for slot, whole, (relation, source) in zip(step.results, other.results, known, strict=True):
+            held = _made(step, helds[source] if source >= 0 else None, relation)
+            pairs.pair(slot, whole, held)
+
+    def _related(
+        self, step: Step, other: Step, helds: Sequence[Held], wholes: Sequence[Whole]
+    ) -> Made:
+        """The results' relations, each with the operand whose history it continues."""
+        relations = [
+            rooted(self.pairs.related(held, whole), slot, held, whole)
+            for slot, held, whole in zip(step.operands, helds, wholes, strict=True)
+        ]
+        if self.repair is not None and not self.repair.everywhere and self._is_repaired(step):
+            at = self.repair.operand
+            relations[at] = self.repair.applied(relations[at], self.sizes)
+        seen = [h._replace(relation=r) for h, r in zip(helds, relations, strict=True)]
+        made = self._results(step, other, seen, relations)
+        return tuple((self._memo.kept(one), _source(relations, one)) for one in made)
+
+    def _repair(self, slot: Slot, repair: Repair) -> None:
+        """Changes a value and what was only moved from it."""
+        base, held = self.pairs.at_n(slot).base, self.pairs.held
+        for other, one in list(held.items()):
+            if one.base == base and one.relation is not None:
+                relation = repair.applied(one.relation, self.sizes)
+                held[other] = one._replace(relation=relation, const=None)
+
+    def _is_repaired(self, step: Step) -> bool:
+        repair = self.repair
+        return repair is not None and not repair.result and repair.at == step.index
+
+    def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
+        """What is known of the results of a loop or a choice."""
         try:
-            wholes = [pairs.at_1(slot) for slot in other.operands]
-            relations = [pairs.related(h, w) for h, w in zip(helds, wholes, strict=True)]
-            seen = [replace(h, relation=r) for h, r in zip(helds, relations, strict=True)]
-            made = self._results(step, other, seen, relations)
-        except LayoutError as error:
-            why = error.findings[0]
-            refused = Refused(why.code, why.what, because=why.because, fixes=why.fixes)
-            self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
-        except CutError:
-            refused = Refused("LAYOUT_MISMATCH", f"the operands of {step.op} do not line up")
-            self._refuse(step, other, (self.finding(refused, step.line, helds, step),))
-        except Refused as refused:
-            found = (self.finding(refused, step.line, helds, step),)
-            self._refuse(step, other, _for_random(step, found))
-        else:
-            for slot, whole, relation in zip(step.results, other.results, made, strict=True):
-                pairs.pair(slot, whole, _made(step, _source(seen, relation), relation))
+            return self.control[step.op](self, step, other)
+        except (LayoutError, Refused, CutError) as error:
+            findings = (self.finding(_as_refused(error, step), step.line, helds, step),)
+        origin = origin_of(step)
+        return [Held(0, None, origin, origin, findings=findings)] * len(step.results)
 
     def _results(
         self, step: Step, other: Step, helds: Sequence[Held], relations: Sequence[Relation]
     ) -> Sequence[Relation]:
         if all(0 in slot.shape for slot in (*step.results, *other.results)):
             return [empty(slot.shape) for slot in step.results]
+        eqn = self.equation(step, other, helds)
         rule = computing_rule_of(step.op)
+        if rule is None or not sees_ranks(step.op):
+            relations = [settled(eqn, i, x) for i, x in enumerate(relations)]
         if rule is None:
             return self._without_rule(step, other, relations)
         require_same_operation(step, other)
-        made = rule(self._equation(step, other, helds), *relations)
-        made = relations_of(step.op, made)
+        made = relations_of(step.op, rule(eqn, *relations))
         shapes = [slot.shape for slot in step.results]
         if [relation.shape for relation in made] != shapes:
             claimed = [relation.shape for relation in made]
@@ -242,21 +318,21 @@ class Applier:
     def _refuse(self, step: Step, other: Step | None, findings: tuple[Finding, ...]) -> None:
         if not step.results or outside_effects(step.eqn):
             self.report(findings)
-        origin = _origin(step)
+        origin = origin_of(step)
         bad = Held(0, None, origin, origin, findings=findings)
         for index, slot in enumerate(step.results):
             if other is None:
-                self.pairs.held[slot] = replace(bad, base=self.pairs.new_base())
+                self.pairs.held[slot] = bad._replace(base=self.pairs.new_base())
             else:
                 self.pairs.pair(slot, other.results[index], bad)
 
     def _bad(self, step: Step, held: Held, refused: Refused) -> Held:
         """The result of a step that refuses `held`."""
         findings = (self.finding(refused, step.line, [held], step),)
-        origin = _origin(step)
+        origin = origin_of(step)
         return Held(held.base, None, origin, origin, findings=findings)
 
-    # Messages -------------------------------------------------------------------------------------
+    # For rules and messages -----------------------------------------------------------------------
 
     def finding(
         self,
@@ -265,27 +341,43 @@ class Applier:
         helds: Sequence[Held],
         step: Step | None = None,
     ) -> Finding:
-        """What a rule refused, with the line and each operand's layout and where it got it."""
-        operands: list[str] = []
-        slots = step.operands if step is not None else ()
-        for index, (held, slot) in enumerate(zip(helds, slots, strict=False)):
-            where = held.placed or held.origin
-            shown = f"{type_text(slot)} {_text(self.shown(held))}"
-            operands.append(f"operand {index}: {shown}, {where.describe()}")
-        return Finding(
-            refused.code, refused.what, line, tuple(operands), refused.because, refused.fixes
-        )
+        """What a rule refused."""
+        return finding_of(refused, line, helds, self.sizes, step)
 
-    def _equation(self, step: Step, other: Step, helds: Sequence[Held]) -> Equation:
+    def shown(self, held: Held) -> str:
+        """The layout to show for a value."""
+        return layout_text(held, self.sizes)
+
+    def equation(self, step: Step, other: Step, helds: Sequence[Held]) -> Equation:
+        """What a rule sees of a step."""
         return Equation(
             step.op,
             self.sizes,
             _side(step),
             _side(other),
             name=lambda i: helds[i].origin.name,
-            layout=lambda i: _text(self.shown(helds[i])),
+            layout=lambda i: self.shown(helds[i]),
             held=lambda i: helds[i],
         )
+
+
+def rooted(relation: Relation, slot: Slot, held: Held, whole: Whole) -> Relation:
+    """The relation of an integer, which masks and shifts by the rank's number may refer to."""
+    if relation.tie is not None or relation.const is not None or slot.dtype not in _SIGNED:
+        return relation
+    return replace(relation, tie=Tie(held.base, whole.dims, shift=(0, 0)))
+
+
+_SIGNED = tuple(np.dtype(name) for name in ("int8", "int16", "int32", "int64"))
+
+
+def _as_refused(error: LayoutError | Refused | CutError, step: Step) -> Refused:
+    if isinstance(error, CutError):
+        return Refused("LAYOUT_MISMATCH", f"the operands of {step.op} do not line up")
+    if isinstance(error, LayoutError):
+        why = error.findings[0]
+        return Refused(why.code, why.what, because=why.because, fixes=why.fixes)
+    return error
 
 
 def _made(step: Step, source: Held | None, relation: Relation, *, moved: bool = False) -> Held:
@@ -293,11 +385,12 @@ def _made(step: Step, source: Held | None, relation: Relation, *, moved: bool = 
 
     A value that was only `moved` keeps its name and its number.
     """
-    made = _origin(step)
+    const = relation.const[0] if relation.const is not None else None
+    made = origin_of(step)
     if source is None or source.relation is None:
-        return Held(0, relation, made, made)
+        return Held(0, relation, made, made, const)
     old = source.relation
-    placed = (
+    placed = old is not relation and (
         old.partial != relation.partial
         or old.local != relation.local
         or old.ranks != relation.ranks
@@ -307,58 +400,24 @@ def _made(step: Step, source: Held | None, relation: Relation, *, moved: bool = 
         relation,
         source.origin if moved else made,
         source.scaled if same_scale(old.scale, relation.scale) else made,
-        const=source.const if moved else None,
-        placed=made if placed else source.placed or source.origin,
+        const,
+        made if placed else source.placed or source.origin,
     )
 
 
-def _source(helds: Sequence[Held], relation: Relation) -> Held | None:
+def _source(relations: Sequence[Relation], made: Relation) -> int:
     """The operand whose layout the result has, so that it keeps that operand's history."""
-    for held in helds:
-        old = held.relation
-        if old is not None and old.partial == relation.partial and old.ranks == relation.ranks:
-            return held
-    return helds[0] if helds else None
-
-
-def _origin(step: Step) -> Origin:
-    return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
-
-
-# What a key of a rank's own is refused for, depending on how it was made.
-_OWN_KEY = ("LAYOUT_RANK_INDEX", "LAYOUT_STRUCTURE", "LAYOUT_RESHAPE", "LAYOUT_SLICE")
-
-
-def _for_random(step: Step, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The findings, with what to do if a key or number of a rank's own makes random numbers."""
-    if not is_random(step.op):
-        return findings
-    return tuple(
-        replace(finding, because=RANDOM_WHY, fixes=RANDOM_FIXES)
-        if finding.code in _OWN_KEY
-        else finding
-        for finding in findings
-    )
-
-
-def _cut(step: Step, held: Held) -> Refused:
-    return Refused(
-        "LAYOUT_RESHAPE",
-        f"{step.op} cuts {held.origin.name} where its blocks are not whole",
-        because="a block of the result is no block of the whole result",
-        fixes=("gather it first, or keep the sliced dimension a leading part",),
-    )
+    for index, old in enumerate(relations):
+        if old.partial == made.partial and old.ranks == made.ranks:
+            return index
+    return 0 if relations else -1
 
 
 def _side(step: Step) -> Side:
     return Side(
         step.params,
-        tuple(slot.shape for slot in step.operands),
-        tuple(slot.shape for slot in step.results),
-        tuple(slot.dtype for slot in step.operands),
-        tuple(slot.dtype for slot in step.results),
+        tuple([slot.shape for slot in step.operands]),
+        tuple([slot.shape for slot in step.results]),
+        tuple([slot.dtype for slot in step.operands]),
+        tuple([slot.dtype for slot in step.results]),
     )
-
-
-def _text(layout: LayoutMap | str) -> str:
-    return layout if isinstance(layout, str) else layout.describe()

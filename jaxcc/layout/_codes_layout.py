@@ -10,6 +10,10 @@ _ROWS = "check(f, x, w, b, mesh=mesh, in_layouts=(Sliced(1), Sliced(0), Replicat
 _ROWS_TO_WHOLE = _ROWS.replace("))\n", "), out_layouts=Replicated)\n")
 _BY_ROWS = "check(f, x, mesh=mesh, in_layouts=(Sliced(0),))\n"
 _BY_COLUMNS = "check(f, x, mesh=mesh, in_layouts=(Sliced(1),))\n"
+_CAPTURED = (
+    'devices = jax.make_mesh((2,), ("tp",), devices=jax.devices()[:2])\n'
+    "rows = jaxcc.put(np.ones(8), Sliced(0), devices)\n\n\n"
+)
 
 LAYOUT_CODES: Mapping[str, Entry] = {
     "LAYOUT_COUNTED": Entry(
@@ -101,12 +105,25 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "def f(x):\n    return jnp.cumsum(x, axis=1)\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_RANK_INDEX": Entry(
-        "numbers that count a rank's own block",
-        "arange over a rank's block starts at 0 on every rank. Compute positions from the whole "
-        "dimension, or pass them as a sliced argument.",
+        "numbers that count a rank's own block, or differ from rank to rank",
+        "arange over a rank's block starts at 0 on every rank, and axis_index is another number on "
+        "each. Positions are axis_index * block + arange(block). What a rank computes for the "
+        "integers that it owns, and 0 elsewhere, is a pending sum if the ranks' intervals make up "
+        "the whole: a table whose rows are sliced is read that way.",
         "def f(x):\n    return x + jnp.arange(x.shape[0])[:, None]\n\n\n" + _BY_ROWS,
-        "def f(x, rows):\n    return x + rows[:, None]\n\n\n"
-        "check(f, x, b, mesh=mesh, in_layouts=(Sliced(0), Sliced(0)))\n",
+        "def f(x):\n"
+        '    first = lax.axis_index("tp") * x.shape[0]\n'
+        "    return x + (first + jnp.arange(x.shape[0]))[:, None]\n\n\n" + _BY_ROWS,
+    ),
+    "LAYOUT_RANDOM": Entry(
+        "random numbers that a group of one does not make",
+        "Random numbers depend on their key and on the shape that they are made for. A rank that "
+        "makes them for its own block has others than the whole array has there. Make them for the "
+        "whole array, and pass them as a sliced argument.",
+        "def f(x, key):\n    return x * jax.random.normal(key, x.shape)\n\n\n"
+        "check(f, x, jax.random.key(0), mesh=mesh, in_layouts=(Sliced(0), Replicated))\n",
+        "def f(x, noise):\n    return x * noise\n\n\n"
+        "check(f, x, x, mesh=mesh, in_layouts=(Sliced(0), Sliced(0)))\n",
     ),
     "LAYOUT_STRUCTURE": Entry(
         "the program takes another path on one rank than on n",
@@ -178,10 +195,9 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "The checker never guesses. A primitive without a rule is accepted only where all "
         "operands are "
         "Replicated and equal to those of a group of one, and it has no effect. "
-        "Random numbers have to be made for the whole array and passed with a layout. For others, "
         "jaxcc.register_layout_rule adds a rule for a primitive of your own.",
-        "def f(x):\n    return jnp.linalg.cholesky(x @ x.T)\n\n\n" + _BY_COLUMNS,
-        'def f(x):\n    return jnp.linalg.cholesky(lax.psum(x @ x.T, "tp"))\n\n\n' + _BY_COLUMNS,
+        "def f(x):\n    return jax.pure_callback(lambda a: a, x, x)\n\n\n" + _BY_COLUMNS,
+        "def f(x):\n    return x * 1.0\n\n\n" + _BY_COLUMNS,
     ),
     "LAYOUT_UNSUPPORTED": Entry(
         "something that this release does not check",
@@ -205,6 +221,17 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "check(f, x, mesh=mesh, in_layouts=(Partial(),))\n",
         'def f(x):\n    return lax.psum(x, "tp")\n\n\n'
         "check(f, x, mesh=mesh, in_layouts=(Partial(),))\n",
+    ),
+    "LAYOUT_CAPTURED": Entry(
+        "a captured array is spread over several devices",
+        "An array that the function takes from around itself is the same whole array on every "
+        "rank. One that lies in parts on the devices of a mesh is meant to be an argument: with a "
+        "layout, each rank sees its own part. NumPy arrays and arrays of one device may be "
+        "captured.",
+        _CAPTURED + "@jaxcc.typed(mesh=devices, in_layouts=(Replicated,))\n"
+        "def f(x):\n    return x + rows\n\n\nf(jnp.ones(8))\n",
+        _CAPTURED + "@jaxcc.typed(mesh=devices, in_layouts=(Sliced(0), Sliced(0)))\n"
+        "def f(x, rows):\n    return x + rows\n\n\nf(jnp.ones(8), rows)\n",
     ),
     "LAYOUT_REDUCE_OP": Entry(
         "a reduction that a collective or a dtype does not have",

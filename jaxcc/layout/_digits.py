@@ -6,6 +6,7 @@ one number; dimension 3 of `f32[8, 4, 16]` seen as a whole is the single digit `
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -46,6 +47,12 @@ class CutError(Exception):
 def whole_dim(dim: int, size: int) -> Digits:
     """All of a dimension."""
     return normal([Digit(dim, 1, size)])
+
+
+@functools.lru_cache(4096)
+def whole_dims(shape: tuple[int, ...]) -> tuple[Digits, ...]:
+    """All of every dimension of an array of this shape."""
+    return tuple(whole_dim(dim, size) for dim, size in enumerate(shape))
 
 
 def uniform(size: int) -> Digits:
@@ -144,11 +151,19 @@ def unify(a: Digits, b: Digits) -> Digits:
     return normal(out)
 
 
+def in_place(digits: Digits, dim: int, size: int) -> bool:
+    """Whether an index of `size` that walks `digits` is, where it matters, that of `dim` itself."""
+    try:
+        return unify(digits, whole_dim(dim, size)) == whole_dim(dim, size)
+    except CutError:
+        return False
+
+
 def distinct(digits: Iterable[Digit]) -> bool:
     """Whether no part of an index is named twice, so that some whole index has any given digits."""
     named = sorted(digit for digit in digits if digit.named)
     return all(
-        low.dim != high.dim or low.size == 0 or high.stride % low.end == 0
+        low.dim != high.dim or low.end == 0 or high.stride % low.end == 0
         for low, high in zip(named, named[1:], strict=False)
     )
 

@@ -4,9 +4,13 @@ to do."""
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jaxcc._compat import SourceLine
+
+if TYPE_CHECKING:
+    from jaxcc.layout._repair import Repair
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Finding:
     operands: tuple[str, ...] = ()
     because: str = ""
     fixes: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = field(default=(), compare=False, repr=False)
 
     def render(self) -> str:
         """The finding as text: headline, source line with a caret, operands, reason, fixes."""
@@ -50,6 +55,9 @@ class JaxccError(Exception):
     """Base of every error that jaxcc raises; `code` names its entry in the catalogue (`jaxcc
     explain CODE`)."""
 
+    # Messages and help name what users import.
+    __module__ = "jaxcc"
+
     def __init__(
         self,
         code: str,
@@ -75,6 +83,8 @@ class JaxccError(Exception):
 class LayoutError(JaxccError, TypeError):
     """A program, or a layout given for it, that the checker refuses."""
 
+    __module__ = "jaxcc"
+
     @classmethod
     def of(cls, findings: tuple[Finding, ...]) -> LayoutError:
         """One error that reports all `findings`."""
@@ -86,14 +96,22 @@ class LayoutError(JaxccError, TypeError):
 class ScheduleError(JaxccError, ValueError):
     """A verb whose condition the schedule does not meet."""
 
+    __module__ = "jaxcc"
+
 
 class CodegenError(JaxccError, RuntimeError):
     """A kernel that cannot be generated or compiled."""
+
+    __module__ = "jaxcc"
 
 
 class BackendError(JaxccError, RuntimeError):
     """A backend that is absent, or that failed while it ran."""
 
+    __module__ = "jaxcc"
+
 
 class TableError(JaxccError, ValueError):
     """A tuning table that cannot be read or does not fit."""
+
+    __module__ = "jaxcc"

@@ -12,6 +12,7 @@ from typing import Any, cast
 import jax
 
 from jaxcc._compat import SourceLine
+from jaxcc.layout._captured import captured_error
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import LayoutMap
@@ -20,6 +21,8 @@ from jaxcc.layout._values import type_text
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _JAXCC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# How JAX refuses a captured array that lies on a mesh with Explicit axes.
+_CAPTURES = "Closing over inputs to shard_map"
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -49,6 +52,8 @@ def explained(
             if not _raised_by_jax(error):
                 error.add_note("\n".join([f"jaxcc traced the function for {_group(sizes)}", *seen]))
                 raise
+            if isinstance(error, NotImplementedError) and _CAPTURES in str(error):
+                raise captured_error(None, user_line(error)) from error
             axis = _unknown_axis(error, sizes)
             if axis is not None:
                 raise _no_axis(axis, error, sizes) from error

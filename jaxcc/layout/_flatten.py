@@ -14,13 +14,8 @@ from jaxcc import _compat
 from jaxcc._compat import SourceLine
 from jaxcc.layout._trace import Trace
 
-# Each of these runs its one inner jaxpr on its operands and returns what that returns.
-_CALLS = frozenset(
-    {"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call", "custom_lin"}
-)
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Slot:
     """One value of one run of the program, by identity: an input, a constant, a literal or a
     result.
@@ -36,7 +31,7 @@ class Slot:
     value: Any = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Step:
     """One equation that computes, moves or communicates.
 
@@ -49,6 +44,7 @@ class Step:
       shown: what messages call it: `op`, or the library function whose call it is a part of.
       eqn: the equation itself.
       top: it stands in the function itself, not in a function that JAX calls.
+      index: its place among the steps of the program; -1 inside a loop or a branch.
     """
 
     op: str
@@ -59,6 +55,7 @@ class Step:
     shown: str
     eqn: Any
     top: bool
+    index: int = -1
 
 
 @dataclass
@@ -70,6 +67,7 @@ class Program:
     consts: list[Slot] = field(default_factory=list[Slot])
     outputs: tuple[Slot, ...] = ()
     slots: dict[Any, Slot] = field(default_factory=dict[Any, Slot])
+    columns: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
 
 
 def flatten(trace: Trace) -> Program:
@@ -81,6 +79,20 @@ def flatten(trace: Trace) -> Program:
         program.consts.append(_define(var, scope, value))
     _open(trace.eqns, scope, None, None, program)
     program.outputs = tuple(_read(atom, scope) for atom in trace.outvars)
+    for index, step in enumerate(program.steps):
+        step.index = index
+    return program
+
+
+def flatten_body(jaxpr: Any, step: Step) -> Program:
+    """Opens every call of a jaxpr that `step` runs: the body of a loop, or a branch."""
+    program = Program()
+    body, scope = _compat.open_jaxpr(jaxpr), program.slots
+    program.inputs = tuple(_define(var, scope) for var in body.invars)
+    for var, value in zip(body.constvars, _compat.jaxpr_consts(jaxpr), strict=True):
+        program.consts.append(_define(var, scope, value))
+    _open(body.eqns, scope, step.line, None if step.top else step.shown, program)
+    program.outputs = tuple(_read(atom, scope) for atom in body.outvars)
     return program
 
 
@@ -112,18 +124,30 @@ def _open(
         # stand for them.
         own = _compat.source_line(eqn)
         here = own or line
-        inner = list(_compat.inner_jaxprs(eqn)) if op in _CALLS else []
-        if inner:
+        inner = _compat.called(eqn)
+        if inner is not None:
+            jaxpr, given = inner
             name = str(eqn.params.get("name", op))
             called = name if own or caller is None else caller
-            results = _open_call(inner[0], operands, here, called, program)
+            results = _open_call(jaxpr, [operands[i] for i in given], here, called, program)
             scope.update(zip(eqn.outvars, results, strict=True))
             continue
         results = tuple(_define(var, scope) for var in eqn.outvars)
+        if op == "concatenate" and _are_columns(eqn, operands):
+            program.columns[results[0]] = operands
+        elif op == "gather" or op.startswith("scatter"):
+            operand, positions, *updates = operands
+            operands = (operand, *program.columns.get(positions, (positions,)), *updates)
         shown = op if own or caller is None else caller
         program.steps.append(
             Step(op, eqn.params, operands, results, here, shown, eqn, top=caller is None)
         )
+
+
+def _are_columns(eqn: Any, operands: Sequence[Slot]) -> bool:
+    """Whether a concatenation puts single columns side by side, as positions are made."""
+    last = len(operands[0].shape) - 1
+    return eqn.params["dimension"] == last and all(slot.shape[last] == 1 for slot in operands)
 
 
 def _open_call(

@@ -30,6 +30,8 @@ class Layout:
 class Sliced(Layout):
     """Rank r holds the r-th of n equal blocks along dimension `dim`."""
 
+    __module__ = "jaxcc"
+
     dim: int
 
     def __post_init__(self) -> None:
@@ -47,6 +49,8 @@ class Sliced(Layout):
 @dataclass(frozen=True)
 class Partial(Layout):
     """The value is `op` over the ranks' values: what a product over a sliced contraction leaves."""
+
+    __module__ = "jaxcc"
 
     op: ReduceOp = "sum"
 
@@ -83,11 +87,12 @@ Local = _Local()
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayoutMap(Mapping[str, Layout]):
     """A layout for each axis of a mesh; an axis that is not named is Replicated.
 
-    Two axes that slice one dimension do so in the order written, the first one major.
+    Two axes that slice one dimension do so in the order written, the first one major. Maps are
+    equal if they say the same of every array.
     """
 
     items_: tuple[tuple[str, Layout], ...]
@@ -103,6 +108,21 @@ class LayoutMap(Mapping[str, Layout]):
 
     def __len__(self) -> int:
         return len(self.items_)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LayoutMap) and self._meaning() == other._meaning()
+
+    def __hash__(self) -> int:
+        return hash(self._meaning())
+
+    def _meaning(self) -> frozenset[tuple[Any, ...]]:
+        """The axes on each dimension, and those with a leading one; order counts only in these."""
+        groups: dict[int | None, tuple[Any, ...]] = {}
+        for axis, one in self.items_:
+            if one != Replicated:
+                dim = one.dim if isinstance(one, Sliced) else None
+                groups[dim] = (*groups.get(dim, ()), (axis, one))
+        return frozenset(groups.values())
 
     def __repr__(self) -> str:
         return "on(" + ", ".join(f"{axis}={layout!r}" for axis, layout in self.items_) + ")"

@@ -6,18 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jaxcc.layout._advice import reduction_fixes, scale_fixes, scale_reason, times
+from jaxcc.layout._advice import reduction_repair, scale_fixes, scale_reason, times
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits, normal, whole_dim
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
+from jaxcc.layout._repair import Repair, unit_factor
 from jaxcc.layout._values import Held, Origin, type_text
 
 
 def check_output(
-    index: int,
+    name: str,
     relation: Relation,
     whole: tuple[int, ...],
     declared: LayoutMap | None,
@@ -28,14 +29,14 @@ def check_output(
     """The output's layout and what is wrong with it.
 
     Args:
-      index: which output.
+      name: what messages call it.
       relation: its relation to the output of a group of one, of shape `whole`.
       declared: the layout it should have; None infers one.
       sizes: ranks along each axis.
       held: the value, for its history.
       slot: its per-rank type.
     """
-    output = _Output(index, relation, sizes, held, slot)
+    output = _Output(name, relation, sizes, held, slot)
     layout = declared if declared is not None else inferred(relation, sizes)
     if layout is None:
         return None, (output.finding("LAYOUT_RESULT", f"no layout says what {output.name} is"),)
@@ -85,9 +86,9 @@ def _one_digit(digit: Digit) -> str:
 
 class _Output:
     def __init__(
-        self, index: int, relation: Relation, sizes: Mapping[str, int], held: Held, slot: Slot
+        self, name: str, relation: Relation, sizes: Mapping[str, int], held: Held, slot: Slot
     ) -> None:
-        self.name = f"result {index}"
+        self.name = name
         self.relation = relation
         self.sizes = sizes
         self.held = held
@@ -101,6 +102,7 @@ class _Output:
         origin: Origin | None = None,
         because: str = "",
         fixes: tuple[str, ...] = (),
+        repairs: tuple[Repair, ...] = (),
     ) -> Finding:
         """A finding at the line that made the value what it is."""
         where = origin or self.held.placed or self.held.origin
@@ -108,7 +110,8 @@ class _Output:
         text = shown if isinstance(shown, str) else shown.describe()
         line = where.line or self.held.origin.line
         operand = f"{self.name}: {self.type} {text}, {where.describe()}"
-        return Finding(code, what, line, (operand,), because, fixes)
+        fixes = (*(fix for repair in repairs for fix in repair.fixes), *fixes)
+        return Finding(code, what, line, (operand,), because, fixes, repairs)
 
     def against(self, axis: str, declared: Layout) -> Finding | None:
         """What is wrong over one axis, apart from digits and scale."""
@@ -143,7 +146,9 @@ class _Output:
                 because=(
                     f"each rank holds only its own term of the {op}; the layout says {declared!r}"
                 ),
-                fixes=reduction_fixes(relation, axis, op, self.sizes, "before it is returned"),
+                repairs=(
+                    reduction_repair(relation, axis, op, self.sizes, "before it is returned"),
+                ),
             )
         return None
 
@@ -201,7 +206,7 @@ class _Output:
             what,
             origin=self.held.scaled,
             because=scale_reason(scale, self.sizes),
-            fixes=self._scale_fixes(scale),
+            repairs=(Repair(self._scale_fixes(scale), factor=unit_factor(scale)),),
         )
 
     def _scale_fixes(self, scale: float) -> tuple[str, ...]:

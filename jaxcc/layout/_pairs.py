@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from jaxcc.layout._constants import captured, number_of, number_text
-from jaxcc.layout._digits import CutError, count, whole_dim
+from jaxcc.layout._digits import CutError, count, whole_dims
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._relation import Relation, constant, empty, seen_through
@@ -31,9 +30,8 @@ class Pairs:
         """Makes both slots one matched pair, related as `held` says."""
         base = self.new_base()
         const = held.relation.const if held.relation is not None else None
-        self.held[slot] = replace(held, base=base, const=const[0] if const else None)
-        dims = tuple(whole_dim(d, size) for d, size in enumerate(whole.shape))
-        self.whole[whole] = Whole(base, dims, const[1] if const else None)
+        self.held[slot] = held._replace(base=base, const=const[0] if const else None)
+        self.whole[whole] = Whole(base, whole_dims(whole.shape), const[1] if const else None)
 
     def pair_captured(self, slot: Slot, other: Slot | None) -> None:
         """The same for arrays that the function captured, by their values."""
@@ -52,8 +50,7 @@ class Pairs:
 
     def alone(self, slot: Slot) -> Whole:
         """A value of the group of one that nothing at n is related to, unless it is a number."""
-        dims = tuple(whole_dim(d, size) for d, size in enumerate(slot.shape))
-        return Whole(self.new_base(), dims, number_of(slot.value))
+        return Whole(self.new_base(), whole_dims(slot.shape), number_of(slot.value))
 
     def at_n(self, slot: Slot) -> Held:
         """What is known of a value at n; literals are met here for the first time."""
@@ -92,6 +89,8 @@ class Pairs:
                 f"{held.origin.name} is not the value that a group of one has in this place",
                 because="the program takes another path on one rank than on n",
             )
+        if not whole.moved:
+            return held.relation
         try:
             return seen_through(held.relation, whole.dims)
         except CutError:

@@ -11,10 +11,16 @@ from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._rules import Refused
 
 # What says nothing of the values, and the shapes, which the relations of the results are held to.
-_APART = frozenset({"sharding", "out_sharding", "mesh", "weak_type", "shape", "new_sizes"})
+APART = frozenset({"sharding", "out_sharding", "mesh", "weak_type", "shape", "new_sizes"})
 # What the operation's rule itself reads on both sides.
 _COMPARED_BY_RULE = {
+    "conv_general_dilated": {"batch_group_count", "feature_group_count"},
     "dot_general": {"dimension_numbers"},
+    "dynamic_slice": {"slice_sizes"},
+    "fft": {"fft_lengths"},
+    "gather": {"slice_sizes", "fill_value"},
+    "pad": {"padding_config"},
+    "reduce": {"computation"},
     "slice": {"start_indices", "limit_indices"},
     "split": {"sizes"},
     **{f"reduce_{kind}": {"axes"} for kind in ("sum", "max", "min", "prod", "and", "or")},
@@ -23,7 +29,7 @@ _COMPARED_BY_RULE = {
 
 def require_same_operation(step: Step, other: Step) -> None:
     """Refuses a computing step that is another function on n ranks than on one."""
-    compared = _APART | _COMPARED_BY_RULE.get(step.op, set())
+    compared = APART | _COMPARED_BY_RULE.get(step.op, set())
     for name in sorted({*step.params, *other.params} - compared):
         at_n, at_1 = step.params.get(name), other.params.get(name)
         if not _same(at_n, at_1):
@@ -32,6 +38,10 @@ def require_same_operation(step: Step, other: Step) -> None:
         ("reads", step.operands, other.operands),
         ("makes", step.results, other.results),
     ):
+        if len(slots) != len(wholes):
+            raise _differs(
+                f"{step.op} {what} {len(slots)} values on n ranks and {len(wholes)} on one"
+            )
         for slot, whole in zip(slots, wholes, strict=True):
             require_same_dtype(slot, whole, f"{step.op} {what}")
 

@@ -38,6 +38,8 @@ from jaxcc.layout._layouts import (
     Replicated,
     Sliced,
 )
+from jaxcc.layout._ranked import Ranked, mapped
+from jaxcc.layout._tie import FIRST, Tie, seen_tie
 
 ANY_SCALE = math.inf
 """The scale of 0 and of infinities, which any ratio multiplies to themselves; it also stands for no
@@ -64,6 +66,8 @@ def same_scale(a: float, b: float) -> bool:
 def scale_of(pair: tuple[Any, Any]) -> float:
     """The ratio of a constant at n to the same constant at 1."""
     at_n, at_1 = pair
+    if isinstance(at_n, Ranked):
+        return NO_SCALE
     if isinstance(at_n, (bool, np.bool_)):
         return 1.0 if at_n == at_1 else NO_SCALE
     n, one = complex(at_n), complex(at_1)
@@ -79,6 +83,8 @@ def scale_of(pair: tuple[Any, Any]) -> float:
 
 def in_dtype(number: Any, dtype: Any) -> Any:
     """A number as an array of `dtype` holds it: rounded, and wrapped if it is an integer."""
+    if isinstance(number, Ranked):
+        return mapped(lambda one: in_dtype(one, dtype), number)
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return bool(number)
@@ -109,7 +115,9 @@ class Relation:
       local: the axes over which ranks hold unrelated values.
       scale: value at n over value at 1.
       unmeasured: the value comes from a Local one, so `scale` says nothing.
-      const: the value at n and at 1 if both are the same number everywhere.
+      const: the value at n and at 1 if both are one number everywhere; at n perhaps another on
+        every rank.
+      tie: how the value depends on an array of integers, if that says more, or less, than the rest.
     """
 
     dims: tuple[Digits, ...]
@@ -119,6 +127,14 @@ class Relation:
     scale: float = 1.0
     unmeasured: bool = False
     const: tuple[Any, Any] | None = None
+    tie: Tie | None = None
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the rest holds only with what `tie` says, or the value is a number by rank."""
+        if self.const is not None and isinstance(self.const[0], Ranked):
+            return True
+        return FIRST in self.ranks or (self.tie is not None and not self.tie.everywhere)
 
     def digits(self) -> Iterable[Digit]:
         """Every digit named, by a dimension or by a rank."""
@@ -194,10 +210,15 @@ def from_layout(layout: LayoutMap, whole: Sequence[int], sizes: Mapping[str, int
 def seen_through(relation: Relation, view: Sequence[Digits]) -> Relation:
     """`relation` to an array, as one to a reshaped, transposed or broadcast view of that array."""
     if all(digits == whole_dim(dim, count(digits)) for dim, digits in enumerate(view)):
-        return relation
+        if relation.tie is None or len(view) == len(relation.tie.view):
+            return relation
+        return replace(relation, tie=seen_tie(relation.tie, view))
     ranks = {axis: rebase(digits, view) for axis, digits in relation.ranks.items()}
     return replace(
-        relation, dims=tuple(rebase(digits, view) for digits in relation.dims), ranks=ranks
+        relation,
+        dims=tuple(rebase(digits, view) for digits in relation.dims),
+        ranks=ranks,
+        tie=seen_tie(relation.tie, view),
     )
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from jaxcc._compat import SourceLine
+from jaxcc._version import __version__
 from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._relation import layout_seen
-from jaxcc.layout._rules import collective_of, shape_rule_of
+from jaxcc.layout._rules import shape_rule_of
+from jaxcc.layout._traffic import Traffic, bytes_given, size_text, total, traffic_text
 from jaxcc.layout._values import Held, type_text
+
+_SILENT = frozenset({"pvary", "name", "copy", "stop_gradient", "reduced_vary_cast"})
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class ReportLine:
       op: the operation, or the library function that it is a part of.
       type: per-rank dtype and shape of the result.
       layout: the result's layout over each axis.
-      bytes: what one rank gives to a collective; 0 for what does not communicate.
+      bytes: what one rank gives to collectives in it; 0 for what does not communicate.
     """
 
     source: SourceLine | None
@@ -36,26 +39,44 @@ class ReportLine:
     bytes: int = 0
 
 
-def report_line(
-    step: Step, held: Mapping[Slot, Held], sizes: Mapping[str, int]
-) -> ReportLine | None:
-    """The line of a step, or None for one that only helps JAX."""
-    communicates = collective_of(step.op) is not None
-    if not step.results or (shape_rule_of(step.op) is not None and not step.results[0].shape):
-        return None
-    if step.op in ("pvary", "name", "copy", "stop_gradient", "reduced_vary_cast"):
-        return None
-    value = held.get(step.results[0])
-    if value is None:
-        return None
-    shown = "refused" if value.relation is None else layout_seen(value.relation, tuple(sizes))
-    layout = shown.describe() if isinstance(shown, LayoutMap) else shown
-    size = sum(_bytes(slot) for slot in step.operands) if communicates else 0
-    return ReportLine(step.line, step.shown, type_text(step.results[0]), layout, size)
+def type_texts(values: Iterable[Any]) -> tuple[str, ...]:
+    """The types of values as JAX prints them: `f32[4,8]`."""
+    return tuple(type_text(Slot(tuple(x.shape), x.dtype)) for x in values)
 
 
-def _bytes(slot: Slot) -> int:
-    return math.prod(slot.shape) * np.dtype(slot.dtype).itemsize
+@dataclass(frozen=True)
+class ReportSource:
+    """What a report shows of a walk; the text is made when somebody reads it.
+
+    Attributes:
+      steps: the program at n.
+      held: what the walk found of its values.
+      sizes: ranks along each axis.
+    """
+
+    steps: Sequence[Step] = ()
+    held: Mapping[Slot, Held] = field(default_factory=dict[Slot, Held])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def lines(self) -> tuple[ReportLine, ...]:
+        """The program, a line for each operation that a reader cares about."""
+        return tuple(line for step in self.steps if (line := self._line(step)) is not None)
+
+    def layout(self, slot: Slot) -> LayoutMap | str:
+        """The layout of a value, or a short text where no layout says it."""
+        relation = self.held[slot].relation
+        return "refused" if relation is None else layout_seen(relation, tuple(self.sizes))
+
+    def _line(self, step: Step) -> ReportLine | None:
+        """The line of a step, or None for one that only helps JAX."""
+        if step.op in _SILENT or not step.results or step.results[0] not in self.held:
+            return None
+        result = step.results[0]
+        if shape_rule_of(step.op) is not None and not result.shape:
+            return None
+        shown = self.layout(result)
+        layout = shown.describe() if isinstance(shown, LayoutMap) else shown
+        return ReportLine(step.line, step.shown, type_text(result), layout, bytes_given(step.eqn))
 
 
 @dataclass(frozen=True)
@@ -66,38 +87,100 @@ class LayoutReport:
       sizes: the group sizes for which the promise was shown.
       in_layouts: for each leaf of the arguments.
       out_layouts: for each leaf of the result.
-      lines: the program, an operation a line.
       check_vma: the flag under which the program was traced and has to run.
       in_names: what messages call each leaf of the arguments.
+      out_names: what messages call each leaf of the result.
+      in_types, out_types: the whole type of each leaf, as JAX prints it.
       notes: what the promise excludes, for instance a Local input.
+      proved: whether the promise was shown by proof; else the program was run.
     """
+
+    # Messages and help name what users import.
+    __module__ = "jaxcc"
 
     sizes: tuple[Mapping[str, int], ...]
     in_layouts: tuple[LayoutMap, ...]
     out_layouts: tuple[LayoutMap, ...]
-    lines: tuple[ReportLine, ...]
     check_vma: bool = True
     in_names: tuple[str, ...] = ()
+    in_types: tuple[str, ...] = ()
+    out_names: tuple[str, ...] = ()
+    out_types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    proved: bool = True
+    source: ReportSource = field(default_factory=ReportSource, repr=False, compare=False)
+
+    @functools.cached_property
+    def lines(self) -> tuple[ReportLine, ...]:
+        """The program, an operation a line."""
+        return self.source.lines()
+
+    @functools.cached_property
+    def communication(self) -> tuple[Traffic, ...]:
+        """What one rank gives to the collectives, for each kind of them and the axes they run
+        over; those in loops count once for each turn.
+        """
+        return total(step.eqn for step in self.source.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for other programs; keys are only ever added."""
+        return {
+            "jaxcc": __version__,
+            "sizes": [dict(group) for group in self.sizes],
+            "check_vma": self.check_vma,
+            "arguments": [
+                {"name": name, "type": of, "layout": layout.describe()}
+                for name, of, layout in zip(
+                    self.in_names, self.in_types, self.in_layouts, strict=True
+                )
+            ],
+            "results": [
+                {"name": name, "type": of, "layout": layout.describe()}
+                for name, of, layout in zip(
+                    self.out_names, self.out_types, self.out_layouts, strict=True
+                )
+            ],
+            "proved": self.proved,
+            "lines": [
+                {
+                    "file": None if line.source is None else line.source.file,
+                    "line": None if line.source is None else line.source.line,
+                    "op": line.op,
+                    "type": line.type,
+                    "layout": line.layout,
+                    "bytes": line.bytes,
+                }
+                for line in self.lines
+            ],
+            "communication": [
+                {"op": one.kind, "axes": list(one.axes), "count": one.count, "bytes": one.bytes}
+                for one in self.communication
+            ],
+            "notes": list(self.notes),
+        }
 
     def __str__(self) -> str:
         sizes = "; ".join(
             ", ".join(f"{axis}={n}" for axis, n in group.items()) for group in self.sizes
         )
-        head = f"rank-invariant for {sizes} (check_vma={self.check_vma})"
+        claim = "rank-invariant" if self.proved else "tested, not proved,"
+        head = f"{claim} for {sizes} (check_vma={self.check_vma})"
         rows = [
-            (name, "argument", "", layout.describe(), "")
-            for name, layout in zip(self.in_names, self.in_layouts, strict=True)
+            (name, "argument", of, layout.describe(), "")
+            for name, of, layout in zip(self.in_names, self.in_types, self.in_layouts, strict=True)
         ]
         rows += [
-            (_place(line.source), line.op, line.type, line.layout, _size(line.bytes))
+            (_place(line.source), line.op, line.type, line.layout, size_text(line.bytes))
             for line in _merged(self.lines)
         ]
         rows += [
-            (f"result {i}", "", "", layout.describe(), "")
-            for i, layout in enumerate(self.out_layouts)
+            (name, "", of, layout.describe(), "")
+            for name, of, layout in zip(
+                self.out_names, self.out_types, self.out_layouts, strict=True
+            )
         ]
-        return "\n".join([head, *(f"note: {note}" for note in self.notes), *_table(rows)])
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([head, traffic_text(self.communication), *notes, *_table(rows)])
 
 
 def _merged(lines: Sequence[ReportLine]) -> list[ReportLine]:
@@ -113,16 +196,6 @@ def _merged(lines: Sequence[ReportLine]) -> list[ReportLine]:
 
 def _place(line: SourceLine | None) -> str:
     return "" if line is None else f"{Path(line.file).name}:{line.line}"
-
-
-def _size(count: int) -> str:
-    if not count:
-        return ""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024  # pyright: ignore[reportAssignmentType]
-    return f"{count:.4g} GiB"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._relation import Relation
+from jaxcc.layout._repair import Repair
 from jaxcc.layout._values import Held
 
 
@@ -20,13 +21,20 @@ class Refused(Exception):
     """Why a rule does not relate the values. The walk adds the user's line and the operands."""
 
     def __init__(
-        self, code: str, what: str, *, because: str = "", fixes: tuple[str, ...] = ()
+        self,
+        code: str,
+        what: str,
+        *,
+        because: str = "",
+        fixes: tuple[str, ...] = (),
+        repairs: tuple[Repair, ...] = (),
     ) -> None:
         super().__init__(what)
         self.code = code
         self.what = what
         self.because = because
         self.fixes = fixes
+        self.repairs = repairs
 
 
 @dataclass(frozen=True)
@@ -89,15 +97,21 @@ class Collective:
 
 
 _computing: dict[str, ComputingRule] = {}
+_by_rank: set[str] = set()
 _shape: dict[str, ShapeRule] = {}
 _collective: dict[str, Collective] = {}
 
 
-def layout_rule(*names: str) -> Callable[[ComputingRule], ComputingRule]:
-    """Registers a computing rule for each primitive in `names`."""
+def layout_rule(*names: str, by_rank: bool = False) -> Callable[[ComputingRule], ComputingRule]:
+    """Registers a computing rule for each primitive in `names`.
+
+    With `by_rank` the rule sees operands that depend on the rank's number (`Relation.by_rank`) as
+    they are; without, they are settled first, or refused.
+    """
 
     def register(rule: ComputingRule) -> ComputingRule:
         _computing.update(dict.fromkeys(names, rule))
+        (_by_rank.update if by_rank else _by_rank.difference_update)(names)
         return rule
 
     return register
@@ -155,12 +169,16 @@ def _identity(
 
 
 def collective_rule(
-    *names: str, alone: ShapeRule = _identity
+    *names: str, alone: ShapeRule = _identity, by_rank: bool = False
 ) -> Callable[[CollectiveRule], CollectiveRule]:
-    """Registers a rule for collectives; `alone` is what they do on a group of one."""
+    """Registers a rule for collectives; `alone` is what they do on a group of one.
+
+    `by_rank` is that of `layout_rule`.
+    """
 
     def register(rule: CollectiveRule) -> CollectiveRule:
         _collective.update(dict.fromkeys(names, Collective(rule, alone)))
+        (_by_rank.update if by_rank else _by_rank.difference_update)(names)
         return rule
 
     return register
@@ -169,6 +187,11 @@ def collective_rule(
 def computing_rule_of(op: str) -> ComputingRule | None:
     """The computing rule of a primitive, if it has one."""
     return _computing.get(op)
+
+
+def sees_ranks(op: str) -> bool:
+    """Whether the rule of a primitive sees operands that depend on the rank's number."""
+    return op in _by_rank
 
 
 def shape_rule_of(op: str) -> ShapeRule | None:

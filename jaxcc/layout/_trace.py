@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from jax import ad_checkpoint
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxcc import _compat
+from jaxcc.layout._captured import refuse_sharded
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
 
@@ -44,19 +46,36 @@ class Trace:
     out_tree: Any
 
 
-def argument_names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """A name for each leaf of the positional arguments: `w`, or `params['w']` in a pytree."""
+def function_name(f: Callable[..., Any]) -> str:
+    """What messages call a function."""
+    while isinstance(f, functools.partial):
+        f = cast(Callable[..., Any], f.func)
+    return getattr(f, "__name__", "the function")
+
+
+def positional_parameters(f: Callable[..., Any], count: int) -> list[tuple[str, int | None]]:
+    """The parameter that each of `count` positional arguments is for, and its index if that is
+    `*args`."""
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+    out: list[tuple[str, int | None]] = []
+    for index in range(count):
+        starred = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        first = parameters.index(starred) if starred else len(parameters)
+        if index < first:
+            out.append((parameters[index].name, None))
+        else:
+            out.append((starred.name, index - first) if starred else (f"arg{index}", None))
+    return out
+
+
+def argument_names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """A name for each leaf of the positional arguments: `w`, or `params['w']` in a pytree."""
     names: list[str] = []
-    for index, arg in enumerate(args):
-        root = f"arg{index}"
-        if parameters:
-            parameter = parameters[min(index, len(parameters) - 1)]
-            starred = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            root = f"{parameter.name}[{index}]" if starred else parameter.name
+    for arg, (name, index) in zip(args, positional_parameters(f, len(args)), strict=True):
+        root = name if index is None else f"{name}[{index}]"
         leaves, _ = _jax.tree_util.tree_flatten_with_path(arg)
         names += [root + _jax.tree_util.keystr(path) for path, _ in leaves]
     return names
@@ -119,7 +138,8 @@ def trace(
         per_rank_shape(leaf.shape, layout, sizes, name)
         stacked = tuple(sizes[axis] for axis in layout.stacked_axes())
         specs.append(to_spec(layout, len(leaf.shape)))
-        avals.append(jax.ShapeDtypeStruct(stacked + tuple(leaf.shape), leaf.dtype))
+        weak = bool(getattr(leaf, "weak_type", False))
+        avals.append(jax.ShapeDtypeStruct(stacked + tuple(leaf.shape), leaf.dtype, weak_type=weak))
     out_tree: list[Any] = []
 
     def per_rank(*flat: Any) -> list[Any]:
@@ -142,7 +162,9 @@ def trace(
     )
     with _compat.outside_all_traces():
         closed = _jax.make_jaxpr(wrapped)(*avals)
-    return _strip(closed, sizes, len(leaves), out_tree)
+    traced = _strip(closed, sizes, len(leaves), out_tree)
+    refuse_sharded(traced.eqns, traced.consts)
+    return traced
 
 
 def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._errors import Finding
-from jaxcc.layout._flatten import Slot
+from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._relation import Relation
 
+# Named tuples, since a walk makes several for every equation.
 
-@dataclass(frozen=True)
-class Origin:
+
+class Origin(NamedTuple):
     """Where a value got something: the user's line, how, and what messages call the value."""
 
     line: SourceLine | None
@@ -25,8 +28,12 @@ class Origin:
         return self.how if self.line is None else f"{self.how} at {self.line}"
 
 
-@dataclass(frozen=True)
-class Held:
+def origin_of(step: Step) -> Origin:
+    """The origin of what a step makes."""
+    return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
+
+
+class Held(NamedTuple):
     """A value at n.
 
     Attributes:
@@ -48,14 +55,19 @@ class Held:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(NamedTuple):
     """A value of the group of one: the matched pair it comes from, and which of its digits each
-    dimension walks."""
+    dimension walks; `moved` is whether these may be others than those of the pair itself."""
 
     base: int
     dims: tuple[Digits, ...]
     const: Any = None
+    moved: bool = False
+
+
+def slot_bytes(slot: Slot) -> int:
+    """The size of what a rank holds of a value."""
+    return math.prod(slot.shape) * np.dtype(slot.dtype).itemsize
 
 
 def type_text(slot: Slot) -> str:

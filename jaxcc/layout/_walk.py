@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jaxcc.layout.rules as rules
+from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier
+from jaxcc.layout._control import CONTROL
 from jaxcc.layout._errors import Finding
-from jaxcc.layout._flatten import Program, Slot, Step, flatten
+from jaxcc.layout._flatten import Program, Slot, flatten
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._outputs import check_output
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_dtype
 from jaxcc.layout._relation import Relation, from_layout
-from jaxcc.layout._report import ReportLine, report_line
-from jaxcc.layout._rules import Refused, collective_of, shape_rule_of
+from jaxcc.layout._repair import Repair
+from jaxcc.layout._report import ReportSource
+from jaxcc.layout._rules import Refused
+from jaxcc.layout._settle import settled_value
 from jaxcc.layout._trace import Trace
-from jaxcc.layout._values import Held, Origin
+from jaxcc.layout._values import Held, Origin, slot_bytes
 
-_LOOK_AHEAD = 8
 assert rules.__name__  # Imported for what it registers.
 
 
@@ -39,18 +42,20 @@ class WalkResult:
       findings: all that is wrong and reaches an output or an effect; empty if it is accepted.
       outputs: for each output, its relation to that of a group of one, or None if it has none.
       out_layouts: for each output, its layout, or None if no layout says it.
-      lines: the program at n, a line for each operation that a reader cares about.
+      source: the program at n with what is known of each value, for a report.
+      assumptions: what `unsafe_assume` claims in it.
     """
 
     findings: tuple[Finding, ...]
     outputs: tuple[Relation | None, ...]
     out_layouts: tuple[LayoutMap | None, ...]
-    lines: tuple[ReportLine, ...]
-    _layouts: Mapping[Any, LayoutMap | str]
+    source: ReportSource
+    assumptions: tuple[str, ...]
+    _slots: Mapping[Any, Slot]
 
     def layout_of(self, var: Any) -> LayoutMap | str:
         """The layout of a variable of the trace at n, or a short text where no layout says it."""
-        return self._layouts[var]
+        return self.source.layout(self._slots[var])
 
 
 def walk(
@@ -59,6 +64,8 @@ def walk(
     in_layouts: Sequence[LayoutMap],
     in_names: Sequence[str],
     out_layouts: Sequence[LayoutMap] | None,
+    out_names: Sequence[str] = (),
+    repair: Repair | None = None,
 ) -> WalkResult:
     """Relates the values of `trace_n` to those of `trace_1`, where every axis has size 1.
 
@@ -68,99 +75,51 @@ def walk(
       in_layouts: for each input.
       in_names: what messages call each input.
       out_layouts: for each output; None infers them.
+      out_names: what messages call each output.
+      repair: a change to the program at n to be tried.
     """
     pairs = Pairs()
     n, one = flatten(trace_n), flatten(trace_1)
+    applier = Applier(pairs, trace_n.sizes, CONTROL, repair)
     for slot, whole, layout, name in zip(n.inputs, one.inputs, in_layouts, in_names, strict=True):
         relation = from_layout(layout, whole.shape, trace_n.sizes)
         origin = Origin(None, f"argument {name!r}", f"{name!r}")
-        pairs.pair(slot, whole, Held(0, relation, origin, origin))
+        applier.pair(slot, whole, Held(0, relation, origin, origin))
     for slot, whole in itertools.zip_longest(n.consts, one.consts):
         if slot is not None:
             pairs.pair_captured(slot, whole)
-    applier = Applier(pairs, trace_n.sizes)
-    _align(n.steps, one.steps, applier)
-    return _finish(n, one, applier, out_layouts)
-
-
-def _align(n: Sequence[Step], one: Sequence[Step], applier: Applier) -> None:
-    """Matches the computing steps of both sides in order."""
-    i = j = 0
-    while i < len(n) or j < len(one):
-        if i < len(n) and applier.moved_at_n(n[i]):
-            i += 1
-        elif j < len(one) and applier.moved_at_1(one[j]):
-            j += 1
-        else:
-            to_i, to_j = _next_match(n, i, one, j, applier.pairs)
-            for step in n[i:to_i]:
-                if not applier.moved_at_n(step):
-                    applier.unmatched_at_n(step)
-            for step in one[j:to_j]:
-                if not applier.moved_at_1(step):
-                    applier.unmatched_at_1(step)
-            i, j = to_i, to_j
-            if i < len(n) and j < len(one):
-                applier.matched(n[i], one[j])
-                i, j = i + 1, j + 1
-
-
-def _next_match(
-    n: Sequence[Step], i: int, one: Sequence[Step], j: int, pairs: Pairs
-) -> tuple[int, int]:
-    """The next two computing steps that correspond, a short way ahead; else the ends of both lists
-    or a step on."""
-    if i == len(n) or j == len(one):
-        return len(n), len(one)
-    if pairs.correspond(n[i], one[j]):
-        return i, j
-    same = n[i].op == one[j].op and len(n[i].operands) == len(one[j].operands)
-    ahead, ahead_1 = _ahead(n, i), _ahead(one, j)
-    choices = [(a, b) for a in range(len(ahead)) for b in range(len(ahead_1)) if a or b]
-    for a, b in sorted(choices, key=lambda choice: (sum(choice), choice)):
-        step, other = n[ahead[a]], one[ahead_1[b]]
-        # Where the next steps are alike anyway, only a certain match is better.
-        if pairs.correspond(step, other, so_far=not same):
-            return ahead[a], ahead_1[b]
-    if same:
-        return i, j
-    return (ahead[1] if len(ahead) > 1 else len(n)), (ahead_1[1] if len(ahead_1) > 1 else len(one))
-
-
-def _ahead(steps: Sequence[Step], start: int) -> list[int]:
-    """`start` and the next few computing steps."""
-    later = (k for k in range(start + 1, len(steps)) if not _moves(steps[k]))
-    return [start, *itertools.islice(later, _LOOK_AHEAD)]
-
-
-def _moves(step: Step) -> bool:
-    return shape_rule_of(step.op) is not None or collective_of(step.op) is not None
+    align(n.steps, one.steps, applier)
+    return _finish(n, one, applier, out_layouts, out_names)
 
 
 def _finish(
-    n: Program, one: Program, applier: Applier, out_layouts: Sequence[LayoutMap] | None
+    n: Program,
+    one: Program,
+    applier: Applier,
+    out_layouts: Sequence[LayoutMap] | None,
+    out_names: Sequence[str],
 ) -> WalkResult:
     """Holds the outputs against their layouts."""
     outputs: list[Relation | None] = []
     layouts: list[LayoutMap | None] = []
     for index, (slot, whole) in enumerate(zip(n.outputs, one.outputs, strict=True)):
         declared = out_layouts[index] if out_layouts is not None else None
-        relation, layout = _output(index, slot, whole, declared, applier)
+        name = out_names[index] if out_names else f"result {index}"
+        relation, layout = _output(index, name, slot, whole, declared, applier)
         outputs.append(relation)
         layouts.append(layout)
-    held, sizes = applier.pairs.held, applier.sizes
-    lines = [report_line(step, held, sizes) for step in n.steps]
     return WalkResult(
         tuple(applier.findings),
         tuple(outputs),
         tuple(layouts),
-        tuple(line for line in lines if line is not None),
-        {var: applier.shown(held[slot]) for var, slot in n.slots.items() if slot in held},
+        ReportSource(n.steps, applier.pairs.held, applier.sizes),
+        tuple(applier.assumptions),
+        n.slots,
     )
 
 
 def _output(
-    index: int, slot: Slot, whole: Slot, declared: LayoutMap | None, applier: Applier
+    index: int, name: str, slot: Slot, whole: Slot, declared: LayoutMap | None, applier: Applier
 ) -> tuple[Relation | None, LayoutMap | None]:
     held = applier.pairs.at_n(slot)
     if held.findings:
@@ -168,12 +127,24 @@ def _output(
         return None, None
     try:
         relation = applier.pairs.related(held, applier.pairs.at_1(whole))
-        require_same_dtype(slot, whole, f"result {index} is")
+        relation = settled_value(relation, name, applier.sizes)
+        repair = applier.repair
+        if repair is not None and repair.result and repair.at == index:
+            relation = repair.applied(relation, applier.sizes)
+        require_same_dtype(slot, whole, f"{name} is")
     except Refused as refused:
         applier.report((applier.finding(refused, held.origin.line, ()),))
         return None, None
     layout, findings = check_output(
-        index, relation, whole.shape, declared, applier.sizes, held, slot
+        name, relation, whole.shape, declared, applier.sizes, held, slot
     )
-    applier.report(findings)
+    applier.report([_placed(finding, index, slot) for finding in findings])
     return relation, layout
+
+
+def _placed(finding: Finding, index: int, slot: Slot) -> Finding:
+    """The finding with its repairs at a result."""
+    repairs = [
+        replace(one, at=index, result=True, bytes=slot_bytes(slot)) for one in finding.repairs
+    ]
+    return replace(finding, repairs=tuple(repairs))

@@ -1,12 +1,13 @@
-"""Every error code of jaxcc: what it means, and for layouts a wrong program beside the right
-one."""
+"""Every error code of jaxcc, with a wrong program beside the right one; and pages of a guide."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 
 from jaxcc.layout._codes import Entry
+from jaxcc.layout._codes_control import CONTROL_CODES
 from jaxcc.layout._codes_layout import LAYOUT_CODES
 from jaxcc.layout._codes_optim import OPTIM_CODES
 from jaxcc.layout._codes_run import RUN_CODES
@@ -14,6 +15,7 @@ from jaxcc.layout._codes_run import RUN_CODES
 EXAMPLE_SETUP = """\
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh
 
@@ -27,7 +29,36 @@ b = jax.ShapeDtypeStruct((8,), jnp.float32)
 """
 """What every example of the catalogue starts with."""
 
-CODES: Mapping[str, Entry] = {**LAYOUT_CODES, **OPTIM_CODES, **RUN_CODES}
+CODES: Mapping[str, Entry] = {**LAYOUT_CODES, **CONTROL_CODES, **OPTIM_CODES, **RUN_CODES}
+
+GROUPS: Mapping[str, str] = {
+    "LAYOUT": "programs and layouts that the checker refuses",
+    "OPTIM": "optimizers",
+    "SCHEDULE": "schedules and their verbs",
+    "CODEGEN": "kernels that cannot be generated or compiled",
+    "BACKEND": "backends that are absent or fail as they run",
+    "TABLE": "tuning tables",
+}
+"""What the codes with each first word are about."""
+
+_GUIDES = Path(__file__).parent / "guides"
+
+GUIDES: Mapping[str, str] = {
+    path.stem: path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+    for path in sorted(_GUIDES.glob("*.md"))
+}
+"""The pages of the guide, and their titles."""
+
+
+def guide(name: str) -> str:
+    """A page of the guide, as Markdown; its examples come after `EXAMPLE_SETUP`.
+
+    Raises:
+      KeyError: there is no such page.
+    """
+    if name not in GUIDES:
+        raise KeyError(name)
+    return (_GUIDES / f"{name}.md").read_text("utf-8")
 
 
 def explain(code: str) -> str:

@@ -12,6 +12,8 @@ _said: set[str] = set()
 class UnfusedWarning(UserWarning):
     """A program runs with the same result but without its fused kernel."""
 
+    __module__ = "jaxcc"
+
 
 def warn_unfused(error: JaxccError) -> None:
     """Warns, once in this process for each reason, that fused operations run as separate ones."""

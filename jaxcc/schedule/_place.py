@@ -9,7 +9,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, to_spec
+from jaxcc.layout import LayoutMap, Replicated, to_spec
 
 
 def shard_mapped(
@@ -32,9 +32,15 @@ def shard_mapped(
             x.reshape(x.shape[len(layout.stacked_axes()) :])
             for x, layout in zip(leaves, in_layouts, strict=True)
         ]
+        results = local(*given)
+        if check_vma:
+            results = [
+                _equal_on_one_rank(y, layout, mesh)
+                for y, layout in zip(results, out_layouts, strict=True)
+            ]
         return [
             jax.numpy.reshape(y, (1,) * len(layout.stacked_axes()) + jax.numpy.shape(y))
-            for y, layout in zip(local(*given), out_layouts, strict=True)
+            for y, layout in zip(results, out_layouts, strict=True)
         ]
 
     return jax.shard_map(
@@ -44,6 +50,16 @@ def shard_mapped(
         out_specs=list(map(to_spec, out_layouts, out_ndims)),
         check_vma=check_vma,
     )
+
+
+def _equal_on_one_rank(y: Any, layout: LayoutMap, mesh: Any) -> Any:
+    """Tells JAX that what is sliced among one rank is Replicated there, too."""
+    alone = tuple(
+        axis
+        for axis in _compat.varying_axes(y)
+        if mesh.shape[axis] == 1 and layout[axis] == Replicated
+    )
+    return jax.lax.all_gather(y, alone, to="invarying")[0] if alone else y
 
 
 def sharding_of(layout: LayoutMap, ndim: int, mesh: Any) -> NamedSharding:

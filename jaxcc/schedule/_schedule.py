@@ -27,6 +27,8 @@ class Schedule:
     a schedule computes what its source does.
     """
 
+    __module__ = "jaxcc"
+
     source: Source
     steps: tuple[Step, ...] = field(default=())
 

@@ -19,7 +19,7 @@ from jaxcc.program import Program, program_of
 def positional(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments of a call of `f`, all positional, defaults included.
+    """The arguments of a call of `f`, all positional, without defaults.
 
     Raises:
       LayoutError: they do not fit its parameters, or there are keyword-only ones.
@@ -29,7 +29,6 @@ def positional(
         bound = inspect.signature(f).bind(*args, **kwargs)
     except TypeError as error:
         raise LayoutError("LAYOUT_ARGUMENT", f"{name}: {error}") from None
-    bound.apply_defaults()
     if bound.kwargs:
         only = ", ".join(bound.kwargs)
         raise LayoutError("LAYOUT_ARGUMENT", f"{name}: no layout for keyword-only arguments {only}")
@@ -87,12 +86,13 @@ class Source:
 
     @functools.cached_property
     def has_declared_types(self) -> bool:
-        """Whether JAX, too, takes every Replicated result to be equal on all ranks."""
+        """Whether JAX, too, takes every Replicated result to be equal on all of several ranks."""
         traced = self._trace(self._mesh_of(self.sizes))
         return all(
             layout[axis] != Replicated
             for var, layout in zip(traced.outvars, self.out_layouts, strict=True)
             for axis in _compat.varying_axes(var.aval)
+            if self.sizes[axis] > 1
         )
 
     def program(self, sizes: Mapping[str, int], *, mesh: AbstractMesh | None = None) -> Program:

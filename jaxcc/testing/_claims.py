@@ -11,6 +11,7 @@ import numpy as np
 from jaxcc.layout._digits import UNIFORM, Digit, Digits, count, normal
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation
+from jaxcc.layout._tie import FIRST
 
 Array = np.ndarray[Any, Any]
 _REDUCE: Mapping[ReduceOp, Any] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
@@ -24,6 +25,7 @@ def arrays_of(
     *,
     positive: bool = False,
     boolean: bool = False,
+    integers: range | None = None,
 ) -> tuple[Array, Array]:
     """Random arrays with this relation: all ranks' parts, stacked along the axes of `sizes`, and
     the whole."""
@@ -33,6 +35,8 @@ def arrays_of(
         table *= rng.choice([-1.0, 1.0], table.shape)
     if boolean:
         table = rng.integers(0, 2, table.shape).astype(bool)
+    if integers is not None:
+        table = rng.integers(integers.start, integers.stop, table.shape)
     if relation.const is not None:
         at_n, at_1 = relation.const
         return np.full((*sizes.values(), *relation.shape), at_n), np.full(tuple(whole), at_1)
@@ -50,6 +54,8 @@ def arrays_of(
             parts = _pending(parts, at, relation.partial[axis], noise)
     if relation.local:
         parts = np.broadcast_to(_uniform_noise(relation, varied, rng), parts.shape)
+    if integers is not None:
+        parts = np.round(parts).astype(int)
     return parts, one.copy()
 
 
@@ -63,6 +69,8 @@ def _rank_values(digit: Digit, relation: Relation, sizes: Mapping[str, int]) -> 
     """The value that the digit, which the relation names once, has for every rank and per-rank
     index."""
     axes = [(digits, n) for axis, n in sizes.items() for digits in [relation.ranks.get(axis, ())]]
+    if digit in relation.ranks.get(FIRST, ()):
+        return np.zeros((1,) * (len(axes) + len(relation.dims)), int)
     dims = [(digits, count(digits)) for digits in relation.dims]
     everything = [*axes, *dims]
     for position, (digits, n) in enumerate(everything):

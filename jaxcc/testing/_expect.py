@@ -1,4 +1,4 @@
-"""Context managers and assertions for tests of layouts."""
+"""`raises_layout`: a finding that a test expects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from jaxcc.layout import Finding, LayoutError
 
 
 @contextmanager
-def raises_layout(code: str, *, line: str | None = None) -> Iterator[list[Finding]]:
-    """Expects a LayoutError that has a finding with `code`, at a source line that contains `line`.
+def raises_layout(code: str, *, line: str | int | None = None) -> Iterator[list[Finding]]:
+    """Expects a LayoutError that has a finding with `code`:
 
-    Yields a list that holds the findings afterwards.
+        with raises_layout("LAYOUT_COUNTED", line="x @ w + b"):
+            layer.check(x, w, b)
+
+    Args:
+      code: as in the message; `jaxcc explain` lists the codes.
+      line: where the finding has to point: the number of a line, or a text that stands in it.
+
+    Yields:
+      A list that holds all findings afterwards.
 
     Raises:
-      AssertionError: nothing was raised, or something else was found.
+      AssertionError: nothing was raised, or something else was found, or elsewhere.
     """
     findings: list[Finding] = []
     try:
@@ -29,9 +37,15 @@ def raises_layout(code: str, *, line: str | None = None) -> Iterator[list[Findin
     if not matching:
         found = "\n\n".join(finding.render() for finding in findings)
         raise AssertionError(f"expected {code}, but found\n{found}")
-    if line is not None and not any(line in _source(finding) for finding in matching):
-        lines = ", ".join(repr(_source(finding)) for finding in matching)
-        raise AssertionError(f"{code} is reported at {lines or 'no line'}, not at {line!r}")
+    if line is not None and not any(_points_at(finding, line) for finding in matching):
+        places = ", ".join(map(_place, matching))
+        raise AssertionError(f"{code} is reported at {places}, not at {line!r}")
+
+
+def _points_at(finding: Finding, line: str | int) -> bool:
+    if isinstance(line, int):
+        return finding.line is not None and finding.line.line == line
+    return line in _source(finding)
 
 
 def _source(finding: Finding) -> str:
@@ -39,3 +53,7 @@ def _source(finding: Finding) -> str:
     if finding.line is None:
         return ""
     return linecache.getline(finding.line.file, finding.line.line).strip()
+
+
+def _place(finding: Finding) -> str:
+    return "no line" if finding.line is None else f"{finding.line}: {_source(finding)!r}"

@@ -23,6 +23,13 @@ from jaxcc.layout._rules import (
     computing_rule_of,
     shape_rule_of,
 )
+from jaxcc.testing import (
+    _samples_along,
+    _samples_combinators,
+    _samples_index,
+    _samples_trailing,
+    _samples_window,
+)
 from jaxcc.testing import _samples_collective as collectives
 from jaxcc.testing import _samples_compute as computing
 from jaxcc.testing import _samples_move as moving
@@ -99,8 +106,11 @@ def _side(sample: Sample, *, at_n: bool) -> Side:
     zeros."""
     shapes = [r.shape for r in sample.relations] if at_n else list(sample.wholes)
     kinds = sample.boolean or (False,) * len(shapes)
+    ranges = sample.integers or (None,) * len(shapes)
+    lead = tuple(sample.sizes.values()) if at_n and sample.together else ()
     zeros = [
-        np.ones(shape, bool if kind else float) for shape, kind in zip(shapes, kinds, strict=True)
+        np.ones((*lead, *shape), bool if kind else float if values is None else int)
+        for shape, kind, values in zip(shapes, kinds, ranges, strict=True)
     ]
     outs: list[Array] = []
     if not _is_collective(sample):
@@ -110,15 +120,16 @@ def _side(sample: Sample, *, at_n: bool) -> Side:
     return Side(
         sample.params if at_n else sample.whole_params,
         tuple(shapes),
-        tuple(out.shape for out in outs),
-        tuple(zero.dtype for zero in zeros),
+        tuple(out.shape[len(lead) :] for out in outs),
+        sample.dtypes or tuple(zero.dtype for zero in zeros),
         tuple(out.dtype for out in outs),
     )
 
 
 def _is_collective(sample: Sample) -> bool:
     return (
-        bool({"axes", "axis_name", "axis"} & set(sample.params))
+        not sample.together
+        and bool({"axes", "axis_name", "axis"} & set(sample.params))
         and isinstance(next(iter(sample.params.values())), (str, tuple))
         and all(isinstance(a, str) for a in np.ravel(next(iter(sample.params.values()))))
     )
@@ -127,9 +138,14 @@ def _is_collective(sample: Sample) -> bool:
 def _problem(op: str, sample: Sample, claimed: list[Relation], rng: np.random.Generator) -> str:
     """What is false about a claim, or nothing."""
     kinds = sample.boolean or (False,) * len(sample.relations)
+    ranges = sample.integers or (None,) * len(sample.relations)
     pairs = [
-        arrays_of(r, whole, sample.sizes, rng, positive=sample.positive, boolean=kind)
-        for r, whole, kind in zip(sample.relations, sample.wholes, kinds, strict=True)
+        arrays_of(
+            r, whole, sample.sizes, rng, positive=sample.positive, boolean=kind, integers=values
+        )
+        for r, whole, kind, values in zip(
+            sample.relations, sample.wholes, kinds, ranges, strict=True
+        )
     ]
     with np.errstate(all="ignore"):
         if collective_of(op) is not None:
@@ -151,6 +167,9 @@ def _problem(op: str, sample: Sample, claimed: list[Relation], rng: np.random.Ge
 
 def _per_rank(sample: Sample, operands: list[Array]) -> list[Array]:
     """The operation on each rank's own arrays."""
+    if sample.together:
+        made = sample.run(*operands)
+        return made if isinstance(made, list) else [np.asarray(made)]
     ranks = list(itertools.product(*(range(n) for n in sample.sizes.values())))
     results = [sample.run(*(operand[rank] for operand in operands)) for rank in ranks]
     lists = [r if isinstance(r, list) else [np.asarray(r)] for r in results]
@@ -208,6 +227,9 @@ SAMPLERS: Mapping[str, Sampler] = {
     "eq": _binary(np.equal),
     "and": _binary(np.logical_and, boolean=True),
     "not": _unary(np.logical_not, boolean=True),
+    "complex": _binary(lambda a, b: a + 1j * b),
+    "zeta": _binary(lambda a, b: np.sin(a + b * b)),
+    "random_fold_in": _binary(lambda a, b: np.sin(a + b * b)),
     "select_n": computing.select,
     "clamp": computing.pointwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), 3),
     "neg": _unary(np.negative),
@@ -236,10 +258,6 @@ SAMPLERS: Mapping[str, Sampler] = {
     "reduce_prod": computing.reduction(np.prod),
     "reduce_or": computing.reduction(np.any, boolean=True),
     "reduce_and": computing.reduction(np.all, boolean=True),
-    "argmax": moving.along(np.argmax, "axes"),
-    "cumsum": moving.along(np.cumsum, "axis"),
-    "sort": moving.along(np.sort, "dimension"),
-    "rev": moving.along(np.flip, "dimensions"),
     "dot_general": computing.dot,
     "reshape": moving.reshape,
     "transpose": moving.transpose,
@@ -255,6 +273,14 @@ SAMPLERS: Mapping[str, Sampler] = {
     "reduce_scatter": collectives.collective(collectives.reduce_scatter),
     "all_gather": collectives.collective(collectives.all_gather),
     "all_to_all": collectives.collective(collectives.all_to_all),
+    "ppermute": collectives.collective(collectives.permutation),
+    "pbroadcast": collectives.collective(collectives.broadcast),
+    "vary_unreduced_cast": collectives.collective(collectives.unchanged),
     "jaxcc_own_slice": collectives.collective(collectives.own_slice),
+    **_samples_along.SAMPLERS,
+    **_samples_combinators.SAMPLERS,
+    **_samples_index.SAMPLERS,
+    **_samples_trailing.SAMPLERS,
+    **_samples_window.SAMPLERS,
 }
 """A sampler for each rule; operations that share one rule share its sampler."""

@@ -23,8 +23,8 @@ class Sample:
     """One equation: what it does at n (`run`) and at 1 (`run_whole`), on operands with these
     relations.
 
-    A collective gets all ranks' arrays at once, with leading dimensions for the axes; everything
-    else one rank's.
+    A collective, and what is `together`, gets all ranks' arrays at once, with leading dimensions
+    for the axes; everything else one rank's.
     """
 
     sizes: Mapping[str, int]
@@ -36,7 +36,10 @@ class Sample:
     run_whole: Run
     positive: bool = False
     boolean: tuple[bool, ...] = ()
+    integers: tuple[range | None, ...] = ()
     out_shape: tuple[int, ...] | None = None
+    dtypes: tuple[Any, ...] = ()
+    together: bool = False
 
 
 def random_sizes(rng: Rng) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -103,6 +104,47 @@ def all_to_all(
 
     params = {"axis_name": axis, "split_axis": split_dim, "concat_axis": concat, "tiled": True}
     return params, run
+
+
+def permutation(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """ppermute over one axis, or over all of them; sometimes a rank is left out."""
+    axes = tuple(sizes) if rng.random() < 0.3 else (axis,)
+    n = math.prod(sizes[a] for a in axes)
+    perm = [(int(a), int(b)) for a, b in enumerate(rng.permutation(n))]
+    if rng.random() < 0.2:
+        perm.pop()
+
+    def run(a: Array) -> Array:
+        front = [list(sizes).index(axis) for axis in axes]
+        moved = np.moveaxis(a, front, range(len(front)))
+        flat = moved.reshape(n, *moved.shape[len(front) :])
+        out = np.zeros_like(flat)
+        for source, to in perm:
+            out[to] = flat[source]
+        return np.moveaxis(out.reshape(moved.shape), range(len(front)), front)
+
+    return {"axis_name": axes, "perm": tuple(perm)}, run
+
+
+def broadcast(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """What one rank has, for all."""
+    source = int(rng.integers(sizes[axis]))
+
+    def run(a: Array) -> Array:
+        return np.broadcast_to(a.take([source], at), a.shape)
+
+    return {"axis_name": (axis,), "source": source}, run
+
+
+def unchanged(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """A cast that says what a value is over an axis."""
+    return {"axis_name": (axis,)}, as_it_is
 
 
 def own_slice(

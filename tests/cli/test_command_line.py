@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TextIO
 
@@ -40,6 +42,23 @@ def test_help_teaches_by_example(command: list[str], capsys: pytest.CaptureFixtu
     assert f"\n  jaxcc {' '.join(command)}" in capsys.readouterr().out.partition("example")[2]
 
 
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["check", "--help"]])
+def test_what_needs_no_jax_does_not_import_it(command: list[str]) -> None:
+    code = """
+import sys, jaxcc
+from jaxcc.cli import main
+assert callable(main) and "check" in dir(jaxcc)
+try:
+    main(sys.argv[1:])
+finally:
+    heavy = {"jax", "jaxlib", "numpy", "rich"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
@@ -61,6 +80,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain", "A", "B"], "jaxcc explain: error: unrecognized arguments: B"),
         (["check"], "required: MODULE:FUNCTION"),
         (["check", "m:f", "f32[8]", "--rank-count", "4"], "jaxcc check: error: unrecognized"),
+        (["check", "m:f", "--mesh", "tp"], "'tp' is not a mesh such as tp=4"),
+        (["check", "m:f", "--mesh", "tp=2,tp=4"], "'tp=2,tp=4' is not a mesh"),
+        (["check", "m:f", "--mesh", "tp=0"], "'tp=0' is not a mesh"),
+        (["check", "m:f", "--mesh", "4=4"], "'4=4' is not a mesh"),
     ],
 )
 def test_wrong_usage_is_told_and_exits_with_2(
@@ -116,11 +139,28 @@ def test_explain_of_an_unknown_code_lists_all_and_close_ones_first(
 
 def test_explain_without_a_code_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    shown = [tuple(line.split(maxsplit=1)) for line in lines]
-    assert shown == [(code, entry.title) for code, entry in catalogue.CODES.items()]
+    pages, *groups = capsys.readouterr().out.strip().split("\n\n")
+    lines = [line for group in groups for line in group.splitlines()[1:]]
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert len(groups) == len(catalogue.GROUPS) and len(lines) == len(catalogue.CODES)
+    assert shown == {code: entry.title for code, entry in catalogue.CODES.items()}
+    for name, title in catalogue.GUIDES.items():
+        assert any(line.split(maxsplit=1) == [name, title] for line in pages.splitlines())
     assert main(["explain", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == list(catalogue.CODES)
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"guides": dict(catalogue.GUIDES), "codes": shown}
+
+
+@pytest.mark.parametrize("page", catalogue.GUIDES)
+def test_explain_shows_a_page_of_the_guide(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    assert page in capsys.readouterr().out
+    assert main(["explain", page]) == 0
+    assert capsys.readouterr().out.startswith(f"# {catalogue.GUIDES[page]}\n")
+    assert main(["explain", page.upper(), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"guide": page, "explanation": catalogue.guide(page)}
 
 
 def test_explain_shows_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +194,39 @@ def choosy(x, w, b):
 @jaxcc.typed(**layouts)
 def leaving(x, w, b):
     raise SystemExit(7)
+"""
+
+ANNOTATED = """\
+from __future__ import annotations
+from typing import Annotated, Any
+import jax
+import jaxcc
+from jax.sharding import AbstractMesh
+from jaxcc import Replicated, Sliced, on
+from jaxtyping import Array, Bool, Float, Float16, Int
+
+mesh = AbstractMesh((2, 3), ("dp", "tp"))
+
+def sized(
+    x: Annotated[Float[Array, "12 rows=8"], on(tp=Sliced(0))],
+    n: Annotated[Int[Array, ""], Replicated],
+    h: Annotated[Float16[Array, "2"], Replicated],
+    scale: float = 2.0,
+    *,
+    mask: Annotated[Bool[Array, "12"], on(tp=Sliced(0))],
+) -> Any:
+    return jax.lax.psum((x * n * scale).sum(0, where=mask[:, None]), "tp"), h
+
+def named(x: Annotated[Float[Array, "b d"], on(tp=Sliced(1))]) -> Annotated[Array, Replicated]:
+    return jax.lax.psum(x.sum(1), "tp")
+
+def bare(x):
+    return x
+
+def wrong(x: Annotated[Float[Array, "12"], Sliced(0)]):
+    return jax.lax.psum(x.mean(), "tp"), jax.lax.psum(x.max(), "tp")
+
+typed = jaxcc.typed(mesh=mesh)(named)
 """
 
 TYPES = ("f32[4,8]", "float32[8, 6]", "f32[6]")
@@ -237,6 +310,101 @@ def test_check_for_a_wrong_number_of_arguments(
 ) -> None:
     assert main(["check", f"{program}:right", *types]) == 2
     assert capsys.readouterr().err == f"jaxcc check: {program}:right: {what}\n"
+
+
+@pytest.fixture
+def annotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of functions with annotations, in the current folder."""
+    name = f"annotated_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(ANNOTATED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_check_of_a_plain_function_for_a_mesh_and_its_own_sizes(
+    annotated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{annotated}:sized", "--mesh", "tp=4", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["sizes"] == [{"tp": 4}, {"tp": 2}]
+    assert [(one["name"], one["type"], one["layout"]) for one in report["arguments"]] == [
+        ("x", "f32[12,8]", "Sliced(0)@tp"),
+        ("n", "i32[]", "Replicated"),
+        ("h", "f16[2]", "Replicated"),
+        ("mask", "bool[12]", "Sliced(0)@tp"),
+    ]
+    assert report["communication"] == [
+        {"op": "all-reduce", "axes": ["tp"], "count": 1, "bytes": 4 * 8}
+    ]
+    assert [one["type"] for one in report["results"]] == ["f32[8]", "f16[2]"]
+
+
+def test_check_takes_arguments_by_name(annotated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["check", f"{annotated}:sized", "--mesh", "tp=2", "f32[12,8]"]
+    assert main([*args, "h=f16[2]", "n=i32[]", "mask=bool[12]"]) == 0
+    capsys.readouterr()
+    assert main([*args, "h=f16[2]", "i32[]"]) == 2
+    assert "'i32[]' has no name" in capsys.readouterr().err
+
+
+def test_a_mesh_in_the_place_of_the_functions_own(
+    annotated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, shape = f"{annotated}:typed", "f32[2,30]"
+    assert main(["check", target, shape]) == 0
+    assert capsys.readouterr().out.startswith("rank-invariant for dp=2, tp=3 (")
+    assert main(["check", target, shape, "--mesh", "pp=1,tp=5"]) == 0
+    assert capsys.readouterr().out.startswith("rank-invariant for pp=1, tp=5 (")
+    assert main(["check", target, shape, "--mesh", "tp=4"]) == 1
+    assert "[LAYOUT_INDIVISIBLE]" in capsys.readouterr().out
+    assert main(["check", target, shape, "--mesh", "rows=2"]) == 1
+    assert "'tp', but the mesh has rows" in capsys.readouterr().out
+
+
+def test_all_findings_are_in_the_document(
+    annotated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{annotated}:wrong", "--mesh", "tp=3", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert len(found) == 2 and {one["code"] for one in found} <= set(catalogue.CODES)
+    assert found[0]["line"]["file"] == str(Path.cwd() / f"{annotated}.py")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["named", "--mesh", "tp=2"], "the annotation of 'x' does not say its sizes"),
+        (["named", "f32[2,4]"], "has no mesh; give one, for example --mesh tp=4"),
+        (["bare", "f32[2,4]", "--mesh", "tp=2"], "has no layouts; annotate its parameters"),
+        (["mesh", "f32[2,4]", "--mesh", "tp=2"], "has no layouts"),
+    ],
+)
+def test_what_a_check_needs(
+    args: list[str], said: str, annotated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    function, *others = args
+    assert main(["check", f"{annotated}:{function}", *others]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_the_example_in_the_help_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    _, _, example = capsys.readouterr().out.partition("example:")
+    commands, _, program = example.partition("with layer.py in this folder:")
+    text = program.partition("\nA function")[0]
+    (tmp_path / "layer.py").write_text(textwrap.dedent(text))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    lines = [shlex.split(line) for line in commands.strip().splitlines()]
+    assert len(lines) == 2
+    for program, *args in lines:
+        assert program == "jaxcc" and main(args) == 0
+        assert "Sliced(0)@tp" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["f64[4,8]", "int64[4,8]", "c128[4,8]"])

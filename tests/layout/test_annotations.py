@@ -33,7 +33,7 @@ def test_layouts_of_parameters_and_result() -> None:
 
 
 def test_names_bind_across_arguments() -> None:
-    assert bind_shapes(product, (aval(5, 6), aval(6, 4))) == {"k": 6}
+    assert bind_shapes(product, (aval(5, 6), aval(6, 4))) == {"*batch": (5,), "k": 6}
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,64 @@ def test_tuple_of_results() -> None:
     check(f, aval(4), mesh=MESH, in_layouts=(Sliced(0),), out_layouts=(Sliced(0), Replicated))
 
 
-def test_a_global_local_array_has_a_dimension_for_the_ranks() -> None:
-    from jaxcc.layout import Local
+@pytest.mark.parametrize(
+    "dims, fitting, other",
+    [
+        ("", [()], [(1,)]),
+        ("...", [(), (3, 4)], []),
+        ("... n 3", [(2, 3), (5, 2, 3)], [(3,), (2, 2)]),
+        ("*a n", [(2,), (4, 5, 2)], [()]),
+        ("n rows=4 _", [(2, 4, 1), (2, 4, 9)], [(2, 3, 1), (2, 4)]),
+        ("#n m", [(1, 2), (7, 2)], [(2,)]),
+    ],
+)
+def test_every_kind_of_dimension(dims, fitting, other) -> None:
+    def f(x):
+        return x
 
-    def f(g: Annotated[Float[Array, "k"], Local]):
-        return g
+    f.__annotations__["x"] = Annotated[Float[Array, dims], Replicated]
+    for shape in fitting:
+        bind_shapes(f, (aval(*shape),))
+    for shape in other:
+        with raises_layout("LAYOUT_SHAPE"):
+            bind_shapes(f, (aval(*shape),))
 
-    assert bind_shapes(f, (aval(2, 5),)) == bind_shapes(f, (aval(5),)) == {"k": 5}
+
+@pytest.mark.parametrize("dims", ["n", "*n", "#n"])
+def test_a_name_has_one_size_everywhere(dims) -> None:
+    def f(x, tree):
+        return x
+
+    f.__annotations__ |= {"x": Annotated[Float[Array, dims], Replicated]}
+    f.__annotations__ |= {"tree": Annotated[Float[Array, dims], Replicated]}
+    same, other = {"a": aval(5), "b": (aval(5),)}, {"a": aval(5), "b": (aval(6),)}
+    bind_shapes(f, (aval(5), same))
+    with raises_layout("LAYOUT_SHAPE") as findings:
+        bind_shapes(f, (aval(5), other))
+    assert "tree['b'][0]" in findings[0].what
+
+
+def test_none_beside_an_annotation() -> None:
+    def f(
+        x: Annotated[Float[Array, "k"], Sliced(0)],
+        b: Annotated[Float[Array, "k"], Replicated] | None = None,
+    ):
+        return x
+
+    assert bind_annotations(f, (aval(2), aval(2)))[0] == (Sliced(0), Replicated)
+    assert bind_annotations(f, (aval(2), None))[0][0] == Sliced(0)
+    with raises_layout("LAYOUT_SHAPE"):
+        bind_shapes(f, (aval(2), aval(3)))
+
+
+def test_an_annotation_that_cannot_be_evaluated_hides_no_other() -> None:
+    def f(x, y):
+        return x
+
+    f.__annotations__ = {"x": Annotated[jax.Array, Sliced(0)], "y": "Missing", "return": "Gone"}
+    with raises_layout("LAYOUT_ANNOTATION") as findings:
+        bind_annotations(f, (aval(2), aval(2)))
+    assert "'y'" in findings[0].what
 
 
 @pytest.mark.parametrize("kind, fix", [(Sliced, "write Sliced(dim)"), (Partial, "write Partial()")])

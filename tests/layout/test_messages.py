@@ -74,7 +74,10 @@ def test_unselected_and_dead_values_are_not_reported() -> None:
         ({"in_layouts": (Sliced(3),)}, "no dimension 3"),
         ({"in_layouts": (Sliced(0),), "out_layouts": Sliced(4)}, "no dimension 4"),
         ({"in_layouts": ("rows",)}, "not 'rows'"),
-        ({"in_layouts": (Sliced(0),), "grad": 0}, "grad=0"),
+        ({"in_layouts": (Sliced(0),), "grad": 1}, "names argument 1"),
+        ({"in_layouts": (Sliced(0),), "grad": 0, "grads": "all"}, "not 'summed' or 'pending'"),
+        ({"in_layouts": (Sliced(0),), "structure": "ring"}, "structure is 'ring'"),
+        ({"in_layouts": (Sliced(0),), "structure": "rank-dependent"}, "needs out_layouts"),
     ],
 )
 def test_bad_arguments_of_check(kwargs, said) -> None:

@@ -346,7 +346,7 @@ def times_the_rank(x):
     return x * lax.axis_index("tp")
 
 
-@wrong(((24, 12),), (R,), R, "LAYOUT_NO_RULE", "lax.fori_loop")
+@wrong(((24, 12),), (R,), R, "LAYOUT_RANK_INDEX", 'lax.axis_index("tp")')
 def times_the_rank_in_a_loop(x):
     return lax.fori_loop(
         0, 2, lambda i, x: x + lax.axis_index("tp") - i, lax.pcast(x, "tp", to="varying")

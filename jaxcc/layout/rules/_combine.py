@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxcc.layout._advice import compared, constant_fixes, reduction_fixes, scale_fixes
+from jaxcc.layout._advice import compared, constant_fixes, reduction_repair, scale_fixes
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import CutError, Digits
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
+from jaxcc.layout._repair import Repair, unit_factor
 from jaxcc.layout._rules import Equation, Refused
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
 _VOCABULARY = (
-    "ids in a slice of a vocabulary: arithmetic with axis_index is not followed yet; pass the "
-    "positions, jax.numpy.arange(vocabulary), as a Sliced argument and compare the ids with them"
+    "ids in a slice of a vocabulary: mine = ids - jax.lax.axis_index(axis) * rows; own = "
+    "(mine >= 0) & (mine < rows)"
 )
 
 
@@ -120,23 +121,29 @@ def _unlike(
     eqn: Equation, scales: Sequence[float], pair: tuple[int, int], counts: Sequence[int]
 ) -> Refused:
     """The error for two operands whose ratio changes with the number of ranks."""
-    fixes: list[str] = []
+    repairs: list[Repair] = []
+    extra: list[str] = []
     for index, other in (pair, pair[::-1]):
         const = _changing(eqn, index)
         held = eqn.held(index)
+        factor = scales[other] * unit_factor(scales[index])
         if const is not None:
-            fixes += constant_fixes(const, scales[index] / scales[other], eqn.sizes)
+            fixes = constant_fixes(const, scales[index] / scales[other], eqn.sizes)
+            repairs.append(Repair(fixes, index, factor=factor))
             if np.issubdtype(eqn.per_rank.dtypes[index], np.integer) and eqn.op in COMPARES:
-                fixes.append(_VOCABULARY)
+                extra.append(_VOCABULARY)
         elif same_scale(scales[other], 1.0) and counts[other] == 1:
-            fixes += scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
+            fixes = scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
+            repairs.append(Repair(fixes, index, factor=factor))
+    fixes = (*(fix for repair in repairs for fix in repair.fixes), *extra)
     return Refused(
         "LAYOUT_SCALE",
         f"{eqn.op} takes {_sized(eqn, scales, pair[0], counts)}, "
         f"and {_sized(eqn, scales, pair[1], counts)}",
         because="the ratio of the operands changes with the number of ranks",
-        fixes=tuple(fixes)
+        fixes=fixes
         or ("bring both to what a group of one has before they meet (psum, pmean, axis_size)",),
+        repairs=tuple(repairs),
     )
 
 
@@ -168,7 +175,8 @@ def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
                 "LAYOUT_SCALE",
                 f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",
                 because=why,
-                fixes=_unit_fixes(eqn, index, scale),
+                fixes=(fixes := _unit_fixes(eqn, index, scale)),
+                repairs=(Repair(fixes, index, factor=unit_factor(scale)),),
             )
 
 
@@ -191,11 +199,13 @@ def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str
     held = eqn.held(index)
     relation = held.relation if held is not None else None
     known = relation if relation is not None else Relation((), partial={axis: op})
+    repair = reduction_repair(known, axis, op, eqn.sizes, f"before {eqn.op}", index)
     return Refused(
         "LAYOUT_PARTIAL_NONLINEAR",
         f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
         because=why,
-        fixes=reduction_fixes(known, axis, op, eqn.sizes, f"before {eqn.op}"),
+        fixes=repair.fixes,
+        repairs=(repair,),
     )
 
 
@@ -255,16 +265,18 @@ def _refuse_counted(
                 continue
             if any(same_scale(scales[index], scale) for scale in pending):
                 name = eqn.name(index)
+                fixes = (
+                    f"add {name} after the sum over '{axis}'",
+                    f"add {name} / jax.lax.axis_size('{axis}')",
+                )
                 raise Refused(
                     "LAYOUT_COUNTED",
                     f"{name} is counted {n} times: it is Replicated over '{axis}' and "
                     f"added to a value that "
                     f"is Partial(sum) over '{axis}'",
                     because=f"the sum over the {n} ranks adds {name} once for each rank",
-                    fixes=(
-                        f"add {name} after the sum over '{axis}'",
-                        f"add {name} / jax.lax.axis_size('{axis}')",
-                    ),
+                    fixes=fixes,
+                    repairs=(Repair(fixes, index, factor=1 / n),),
                 ) from None
 
 
@@ -313,9 +325,16 @@ def _sign(operand: Relation) -> int:
     return 1 if finite and at_n > 0 < at_1 else -1 if finite and at_n < 0 > at_1 else 0
 
 
-def without_const(relation: Relation) -> Relation:
-    """The relation where the value at n and at 1 is no longer known."""
-    return replace(relation, const=None)
+def unit_only(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
+    """A function of several whole values that has no more structure."""
+    require_whole(eqn, operands, f"{eqn.op} is not linear")
+    require_unit(eqn, operands, f"{eqn.op} is not homogeneous")
+    return result(base, base.dims, 1.0, {})
+
+
+def unsigned(eqn: Equation) -> bool:
+    """Whether a difference can wrap around 0, so that it does not grow with its operands."""
+    return np.issubdtype(eqn.per_rank.dtypes[0], np.unsignedinteger)
 
 
 def result(

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from jaxcc.layout._digits import PER_RANK, CutError, Digit, Digits, normal, regroup, take, uniform
 from jaxcc.layout._layouts import ReduceOp
-from jaxcc.layout._relation import Relation, select
+from jaxcc.layout._ranked import each_rank, ranked
+from jaxcc.layout._relation import Relation, constant, select
 from jaxcc.layout._rules import Equation, Refused, collective_rule
+from jaxcc.layout._settle import settled
 from jaxcc.layout.rules._combine import measured, partial_refused
 
-_REDUCTIONS: Mapping[str, ReduceOp] = {"psum": "sum", "pmax": "max", "pmin": "min"}
+_REDUCTIONS: Mapping[str, ReduceOp] = {
+    "psum": "sum",
+    "pmax": "max",
+    "pmin": "min",
+    "unreduced_psum": "sum",
+    "unreduced_pmax": "max",
+    "unreduced_pmin": "min",
+}
 
 
 def axes_of(eqn: Equation) -> tuple[str, ...]:
@@ -62,13 +74,28 @@ def finished(eqn: Equation, x: Relation, axis: str, op: ReduceOp) -> Relation:
     counted = op == "sum" and held is None and axis not in x.local
     if not counted:
         return done
-    n = eqn.sizes[axis]
-    const = None if x.const is None else (x.const[0] * n, x.const[1])
-    return replace(x.scaled(measured(eqn, 0, x) * n), const=const)
+    return x.scaled(measured(eqn, 0, x) * eqn.sizes[axis])
 
 
-@collective_rule("psum", "pmax", "pmin")
+_NUMBERS: Mapping[ReduceOp, Any] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+def _of_numbers(eqn: Equation, x: Relation, axes: Sequence[str], op: ReduceOp) -> Relation:
+    """The reduction of a number that is known for every rank."""
+    assert x.const is not None
+    at_n, at_1 = x.const
+    shape = tuple(eqn.sizes.values())
+    table = np.array(each_rank(at_n, math.prod(shape))).reshape(shape)
+    over = tuple(list(eqn.sizes).index(axis) for axis in axes)
+    total = np.broadcast_to(_NUMBERS[op](table, axis=over, keepdims=True), shape)
+    return constant(x.shape, (ranked(total.ravel().tolist()), at_1))
+
+
+@collective_rule(*_REDUCTIONS, by_rank=True)
 def _all_reduce(eqn: Equation, x: Relation) -> Relation:
+    if x.const is not None:
+        return _of_numbers(eqn, x, axes_of(eqn), _REDUCTIONS[eqn.op])
+    x = settled(eqn, 0, x)
     for axis in axes_of(eqn):
         x = finished(eqn, x, axis, _REDUCTIONS[eqn.op])
     return x
@@ -81,7 +108,7 @@ def _dropped(
     return regroup(dims, out)
 
 
-@collective_rule("reduce_scatter", alone=_dropped)
+@collective_rule("reduce_scatter", "unreduced_reduce_scatter", alone=_dropped)
 def _reduce_scatter(eqn: Equation, x: Relation) -> Relation:
     params = eqn.per_rank.params
     dim: int = params["scatter_dimension"]
@@ -121,7 +148,7 @@ def _refuse_pending(eqn: Equation, x: Relation, axes: Sequence[str]) -> None:
             raise partial_refused(eqn, 0, axis, op, "the parts of a sum would lie side by side")
 
 
-@collective_rule("all_gather", alone=_dropped)
+@collective_rule("all_gather", "all_gather_reduced", alone=_dropped)
 def _all_gather(eqn: Equation, x: Relation) -> Relation:
     params = eqn.per_rank.params
     dim: int = params["all_gather_dimension"]
@@ -159,6 +186,85 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
         dims.insert(concat, ())
     dims[concat] = normal(lead + dims[concat])
     return replace(x, dims=tuple(dims))
+
+
+def _turned(
+    params: Mapping[str, Any], dims: Sequence[Digits], out: Sequence[int]
+) -> Sequence[Digits]:
+    """On a group of one a permutation without its rank makes zeros."""
+    if [tuple(pair) for pair in params["perm"]] != [(0, 0)]:
+        raise CutError
+    return dims
+
+
+@collective_rule("ppermute", alone=_turned)
+def _permute(eqn: Equation, x: Relation) -> Relation:
+    axes = axes_of(eqn)
+    pairs: Sequence[tuple[int, int]] = eqn.per_rank.params["perm"]
+    every = set(range(math.prod(eqn.sizes[axis] for axis in axes)))
+    if {source for source, _ in pairs} != every or {to for _, to in pairs} != every:
+        raise Refused(
+            "LAYOUT_RANK_DEPENDENT",
+            f"{eqn.op} leaves out ranks of {', '.join(axes)}, which receive zeros",
+            because="a group of one receives zeros too, or all, whatever the others do",
+            fixes=_TESTED_ONLY,
+        )
+    if any(axis in x.ranks for axis in axes):
+        raise Refused(
+            "LAYOUT_RANK_DEPENDENT",
+            f"{eqn.op} passes on {eqn.name(0)}, which is {eqn.layout(0)}, to other ranks",
+            because="a rank then holds a block that its number does not name",
+            fixes=("all_gather the blocks, or use all_to_all", *_TESTED_ONLY),
+        )
+    kinds = {
+        "local" if axis in x.local else x.partial.get(axis, "plain")
+        for axis in axes
+        if eqn.sizes[axis] > 1
+    }
+    if len(kinds) > 1:
+        raise Refused(
+            "LAYOUT_RANK_DEPENDENT",
+            f"{eqn.op} over {', '.join(axes)} mixes up the ranks of these axes, and "
+            f"{eqn.name(0)} is {eqn.layout(0)}",
+            because="one rank's term would be counted twice and another's not at all",
+            fixes=("permute over one axis at a time",),
+        )
+    # What all ranks hold, and a reduction over what they hold, do not change if they change places.
+    return x
+
+
+_TESTED_ONLY = (
+    'for a ring or a pipeline: check(..., structure="rank-dependent"), which runs the program '
+    "instead of proving it",
+)
+
+
+@collective_rule("pbroadcast")
+def _broadcast(eqn: Equation, x: Relation) -> Relation:
+    """What one rank holds, for all of them."""
+    axes = axes_of(eqn)
+    _refuse_pending(eqn, x, axes)
+    if any(axis in x.ranks for axis in axes):
+        raise Refused(
+            "LAYOUT_RANK_DEPENDENT",
+            f"{eqn.op} gives all ranks one rank's block of {eqn.name(0)}, which is {eqn.layout(0)}",
+            because="a group of one has the whole there",
+            fixes=("all_gather it",),
+        )
+    return replace(x, local=x.local - set(axes))
+
+
+@collective_rule("vary_unreduced_cast", "vary_unreduced_cast_p")
+def _declared_pending(eqn: Equation, x: Relation) -> Relation:
+    for axis in axes_of(eqn):
+        if x.partial.get(axis) != "sum" and axis not in x.local:
+            raise Refused(
+                "LAYOUT_MISMATCH",
+                f"{eqn.op} declares a pending sum over '{axis}', but {eqn.name(0)} is "
+                f"{eqn.layout(0)}",
+                fixes=("leave out the cast",),
+            )
+    return x
 
 
 @collective_rule("jaxcc_own_slice")

@@ -10,7 +10,15 @@ from typing import Any
 from jaxcc.layout._digits import Digit, Digits, uniform
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side, layout_rule
-from jaxcc.layout.rules._combine import measured, multiplicative, product, result, together
+from jaxcc.layout.rules._combine import (
+    measured,
+    multiplicative,
+    product,
+    result,
+    together,
+    unit_only,
+)
+from jaxcc.layout.rules._joint import joint, laid_out
 from jaxcc.layout.rules.reduce import reduced
 
 
@@ -67,3 +75,13 @@ def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
     scale = product(eqn, measured(eqn, 0, lhs), measured(eqn, 1, rhs))
     terms = result(base, base.dims, scale, multiplicative(eqn, operands))
     return reduced(eqn, terms, "sum", space.contracted, whole.contracted, whole.shape)
+
+
+@layout_rule("scaled_matmul_wrapper")
+def _scaled_product(eqn: Equation, *operands: Relation) -> Relation:
+    """Rows of a and of b, and their scales, one for each block of the contracted dimension; where
+    the blocks are depends on all of it."""
+    batch, row, column = range(3)
+    left, right = (batch, row, None), (batch, column, None)
+    base = laid_out(eqn, joint(eqn, operands, [left, right, left, right]), (batch, row, column))
+    return unit_only(eqn, operands, base)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxcc.layout._digits import Digit, Digits, count, uniform, whole_dim
+from jaxcc.layout._digits import Digit, Digits, count, uniform
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, constant, in_dtype
 from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
@@ -17,7 +17,6 @@ from jaxcc.layout.rules._combine import (
     measured,
     partial_refused,
     require_unit,
-    require_whole,
     result,
 )
 
@@ -141,59 +140,3 @@ def _constant_sum(eqn: Equation, x: Relation) -> Relation:
 def _summands(side: Side) -> int:
     axes: Sequence[int] = side.params["axes"]
     return math.prod(side.shapes[0][axis] for axis in axes)
-
-
-def require_full(eqn: Equation, x: Relation, dim: int, whole_shape: Sequence[int]) -> None:
-    """Refuses an operation along `dim` that needs all of it, in order, where a rank holds a
-    part."""
-    n, whole = eqn.per_rank.shapes[0][dim], whole_shape[dim]
-    elsewhere = any(
-        digit.dim == dim
-        for digits in (*x.dims[:dim], *x.dims[dim + 1 :], *x.ranks.values())
-        for digit in digits
-    )
-    if n == whole and x.dims[dim] in (whole_dim(dim, whole), uniform(whole)) and not elsewhere:
-        return
-    raise Refused(
-        "LAYOUT_NEEDS_WHOLE_DIM",
-        f"{eqn.op} along dimension {dim} needs all of it, but {eqn.name(0)} is {eqn.layout(0)}",
-        because="a rank sees only its own block of the dimension",
-        fixes=(f"all_gather dimension {dim} first",),
-    )
-
-
-@layout_rule("argmax", "argmin")
-def _arg_extremum(eqn: Equation, x: Relation) -> Relation:
-    (dim,) = eqn.per_rank.params["axes"]
-    require_full(eqn, x, dim, eqn.whole.shapes[0])
-    require_whole(eqn, [x], f"{eqn.op} needs every value")
-    if measured(eqn, 0, x) <= 0:
-        require_unit(eqn, [x], f"{eqn.op} forgets the sign")
-    base = reduced(replace(eqn), x, "max", (dim,), (dim,), eqn.whole.shapes[0])
-    return result(base, base.dims, 1.0, {})
-
-
-@layout_rule("cumsum", "rev", "sort")
-def _along(eqn: Equation, *operands: Relation) -> Relation | Sequence[Relation]:
-    (x,) = operands if len(operands) == 1 else (None,)
-    if x is None:
-        raise Refused("LAYOUT_UNSUPPORTED", f"{eqn.op} of several operands has no rule yet")
-    params = eqn.per_rank.params
-    dims: Sequence[int] = params["dimensions"] if eqn.op == "rev" else ()
-    if eqn.op != "rev":
-        dims = (params["axis"] if eqn.op == "cumsum" else params["dimension"],)
-    for dim in dims:
-        require_full(eqn, x, dim, eqn.whole.shapes[0])
-    if eqn.op == "sort":
-        require_whole(eqn, [x], "sort is not linear")
-    elif eqn.op == "cumsum" and any(op != "sum" for op in x.partial.values()):
-        require_whole(eqn, [x], "cumsum does not commute with a pending maximum")
-    scale = measured(eqn, 0, x)
-    # The elements along the dimension are no longer equal, even if they were.
-    named = [
-        whole_dim(d, eqn.whole.shapes[0][d]) if d in dims else digits
-        for d, digits in enumerate(x.dims)
-    ]
-    if eqn.op == "sort" and scale <= 0:
-        require_unit(eqn, [x], "sort forgets the sign")
-    return result(x, named, scale, dict(x.partial))

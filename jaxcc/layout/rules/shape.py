@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._digits import CutError, Digits, count, regroup, uniform, whole_dim
+from jaxcc.layout._digits import Digits, count, regroup, uniform, whole_dim
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, layout_rule, shape_rule
 
@@ -16,7 +16,7 @@ Params = Mapping[str, Any]
 
 @shape_rule(
     "copy", "copy_p", "pvary", "stop_gradient", "name", "optimization_barrier", "pcast",
-    "reduced_vary_cast", "sharding_constraint", "mesh_cast",
+    "reduced_vary_cast", "sharding_constraint", "mesh_cast", "reshard", "preduced",
 )  # fmt: skip
 def _same(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> Sequence[Digits]:
     return dims
@@ -24,11 +24,9 @@ def _same(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> S
 
 @shape_rule("reshape", "squeeze", "expand_dims")
 def _reshape(params: Params, dims: Sequence[Digits], out_shape: Sequence[int]) -> Sequence[Digits]:
-    # Of a squeeze, `dimensions` are those that it drops.
-    order = params.get("dimensions") if "new_sizes" in params else None
-    if order is not None and tuple(order) != tuple(range(len(dims))):
-        raise CutError
-    return regroup(dims, out_shape)
+    # Of a squeeze, `dimensions` are those that it drops; of a reshape, the order to read them in.
+    order: Sequence[int] | None = params.get("dimensions") if "new_sizes" in params else None
+    return regroup(dims if order is None else [dims[old] for old in order], out_shape)
 
 
 @layout_rule("reshape")

@@ -5,42 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxcc.layout._digits import UNIFORM, CutError, Digit, Digits, normal, take, uniform, whole_dim
+from jaxcc.layout._digits import (
+    UNIFORM,
+    CutError,
+    Digit,
+    Digits,
+    in_place,
+    normal,
+    take,
+    uniform,
+    whole_dim,
+)
+from jaxcc.layout._ranked import rank_along
 from jaxcc.layout._relation import Relation, constant
 from jaxcc.layout._rules import Equation, Refused, layout_rule
-from jaxcc.layout.rules._combine import additive, result, together
+from jaxcc.layout._tie import FIRST, Tie
+from jaxcc.layout.rules._combine import result, together
+from jaxcc.layout.rules.indexing import chosen
 
 
 @layout_rule("iota")
 def _iota(eqn: Equation) -> Relation:
+    """A ramp; one that is shorter on n ranks is the first block of the whole one."""
     dim: int = eqn.per_rank.params["dimension"]
     (shape,), (whole,) = eqn.per_rank.out_shapes, eqn.whole.out_shapes
-    if shape[dim] != whole[dim]:
+    dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
+    size, length = shape[dim], whole[dim]
+    view = [whole_dim(0, length) if d == dim else uniform(n) for d, n in enumerate(whole)]
+    tie = Tie(("iota", length), tuple(view), shift=(0, 0))
+    if size == length:
+        return Relation(tuple(dims), tie=tie)
+    if size == 0 or length % size:
         raise Refused(
             "LAYOUT_RANK_INDEX",
-            f"iota counts to {shape[dim]} on each of n ranks and to {whole[dim]} on one",
+            f"iota counts to {size} on each of n ranks and to {length} on one",
             because="the numbers of a rank's own block start at 0 on every rank",
             fixes=("pass the positions as a Sliced argument",),
         )
-    dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
-    return Relation(tuple(dims))
+    first = normal([Digit(dim, size, length // size)])
+    return Relation(tuple(dims), {FIRST: first}, tie=tie)
 
 
 @layout_rule("axis_index")
 def _axis_index(eqn: Equation) -> Relation:
-    axis = eqn.per_rank.params["axis_name"]
-    if eqn.sizes[axis] == 1:
-        return constant((), (0, 0))
-    raise Refused(
-        "LAYOUT_RANK_INDEX",
-        f"axis_index('{axis}') is another number on every rank",
-        because="this release does not follow numbers that depend on the rank",
-        fixes=(
-            "for offsets: pass the positions, jax.numpy.arange(whole size), as a Sliced argument",
-            "for a rank's part of an array: pass the array as a Sliced argument",
-            "for what one rank alone adds to a sum: add it after the sum",
-        ),
-    )
+    given = eqn.per_rank.params["axis_name"]
+    axes = (given,) if isinstance(given, str) else tuple(given)
+    if any(axis not in eqn.sizes for axis in axes):
+        raise Refused("LAYOUT_UNSUPPORTED", "axis_index over the axis of a vmap has no rule")
+    return constant((), (rank_along(axes, eqn.sizes), 0))
 
 
 @layout_rule("slice")
@@ -48,11 +60,13 @@ def _slice(eqn: Equation, x: Relation) -> Relation:
     n, one = eqn.per_rank, eqn.whole
     bounds = zip(n.params["start_indices"], n.params["limit_indices"], strict=True)
     whole_bounds = zip(one.params["start_indices"], one.params["limit_indices"], strict=True)
-    strided = any(s != 1 for side in (n, one) for s in side.params["strides"] or ())
+    ones = (1,) * len(n.shapes[0])
+    strides = zip(*((side.params["strides"] or ones) for side in (n, one)), strict=True)
+    steps = [any(step != 1 for step in both) for both in strides]
     for dim, ((start, limit), (whole_start, whole_limit)) in enumerate(
         zip(bounds, whole_bounds, strict=True)
     ):
-        size, whole = n.shapes[0][dim], one.shapes[0][dim]
+        size, whole, strided = n.shapes[0][dim], one.shapes[0][dim], steps[dim]
         if (start, limit) == (0, size) and (whole_start, whole_limit) == (0, whole) and not strided:
             continue
         x = _part(
@@ -76,10 +90,9 @@ def _part(
     same = not any(d.dim == dim for held in x.ranks.values() for d in held) and not any(
         d.dim == dim for at, held in enumerate(x.dims) for d in held if at != dim
     )
-    if same and here == whole and digits in (whole_dim(dim, size), uniform(size)):
+    if same and here == whole and in_place(digits, dim, size):
         length = len(range(start, limit)) if not strided else eqn.per_rank.out_shapes[0][dim]
-        named = digits == whole_dim(dim, size)
-        new = whole_dim(dim, length) if named else uniform(length)
+        new = uniform(length) if digits == uniform(size) else whole_dim(dim, length)
         return _with_dim(x, dim, new)
     if same and not strided and all(d.dim == UNIFORM for d in digits):
         return _with_dim(x, dim, uniform(limit - start))
@@ -140,7 +153,7 @@ def _concatenate(eqn: Equation, *operands: Relation) -> Relation:
     # What the operands share is everything but the joined dimension.
     along = [operand.dims[dim] for operand in operands]
     full = sizes == whole_sizes and all(
-        digits in (whole_dim(dim, n), uniform(n)) for digits, n in zip(along, sizes, strict=True)
+        in_place(digits, dim, n) for digits, n in zip(along, sizes, strict=True)
     )
     full = full and not any(
         digit.dim == dim for x in operands for held in x.ranks.values() for digit in held
@@ -154,7 +167,7 @@ def _concatenate(eqn: Equation, *operands: Relation) -> Relation:
         if len(set(sizes)) != 1 or len(set(whole_sizes)) != 1:
             raise _uneven(eqn)
         joined = normal((Digit(dim, whole_sizes[0], len(operands)), *base.dims[dim]))
-    scale, partial = additive(eqn, operands)
+    scale, partial = chosen(eqn, operands)
     return result(base, _with_dim(base, dim, joined).dims, scale, partial)
 
 

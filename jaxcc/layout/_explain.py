@@ -1,0 +1,101 @@
+"""Findings of a walk: what a rule refused, with the operands and where they got their layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jaxcc._compat import SourceLine
+from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
+from jaxcc.layout._errors import Finding
+from jaxcc.layout._flatten import Step
+from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._relation import layout_seen
+from jaxcc.layout._repair import Repair
+from jaxcc.layout._rules import Refused
+from jaxcc.layout._values import Held, slot_bytes, type_text
+
+
+def layout_text(held: Held, sizes: Mapping[str, int]) -> str:
+    """The layout to show for a value."""
+    if held.relation is None:
+        return "refused"
+    seen = layout_seen(held.relation, tuple(sizes))
+    return seen.describe() if isinstance(seen, LayoutMap) else seen
+
+
+def finding_of(
+    refused: Refused,
+    line: SourceLine | None,
+    helds: Sequence[Held],
+    sizes: Mapping[str, int],
+    step: Step | None = None,
+) -> Finding:
+    """What a rule refused, with the line and each operand's layout and where it got it."""
+    operands: list[str] = []
+    slots = step.operands if step is not None else ()
+    for index, (held, slot) in enumerate(zip(helds, slots, strict=False)):
+        where = held.placed or held.origin
+        shown = f"{type_text(slot)} {layout_text(held, sizes)}"
+        operands.append(f"operand {index}: {shown}, {where.describe()}")
+    return Finding(
+        refused.code,
+        refused.what,
+        line,
+        tuple(operands),
+        refused.because,
+        refused.fixes,
+        _placed(refused.repairs, step),
+    )
+
+
+def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:
+    """The repairs at the place of the step; inside loops none can be tried."""
+    if step is None or step.index < 0:
+        return ()
+    return tuple(
+        replace(repair, at=step.index, bytes=slot_bytes(step.operands[repair.operand]))
+        for repair in repairs
+    )
+
+
+# What a key of a rank's own is refused for, depending on how it was made.
+_OWN_KEY = ("LAYOUT_RANK_INDEX", "LAYOUT_STRUCTURE", "LAYOUT_RESHAPE", "LAYOUT_SLICE")
+
+
+def for_random(step: Step, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings, with what to do if a key or number of a rank's own makes random numbers."""
+    if not is_random(step.op):
+        return findings
+    return tuple(
+        replace(finding, code="LAYOUT_RANDOM", because=RANDOM_WHY, fixes=RANDOM_FIXES)
+        if finding.code in _OWN_KEY
+        else finding
+        for finding in findings
+    )
+
+
+def cut_refused(step: Step, held: Held) -> Refused:
+    """The error for a shape operation whose blocks are no blocks of the whole result."""
+    return Refused(
+        "LAYOUT_RESHAPE",
+        f"{step.op} cuts {held.origin.name} where its blocks are not whole",
+        because="a block of the result is no block of the whole result",
+        fixes=("gather it first, or keep the sliced dimension a leading part",),
+    )
+
+
+def unmatched_finding(step: Step, sizes: Mapping[str, int]) -> Finding:
+    """The finding for a step that a group of one does not have."""
+    group = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
+    return Finding(
+        "LAYOUT_STRUCTURE",
+        f"{step.shown} runs on ranks {group}, but a group of one has no such step",
+        step.line,
+        because="the program takes another path on one rank than on n",
+        fixes=(
+            "let the path not depend on the group's size",
+            'for a ring or a pipeline: check(..., structure="rank-dependent"), which runs the '
+            "program instead of proving it",
+        ),
+    )

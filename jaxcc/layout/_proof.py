@@ -1,0 +1,225 @@
+"""Holds a per-rank program against the same one on a group of one, for several group sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jaxcc.layout._annotations import check_result_shapes
+from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._failures import explained, user_line
+from jaxcc.layout._layouts import LayoutMap, Local, Sliced, flatten_layouts
+from jaxcc.layout._repair import Repair, with_tried_fixes
+from jaxcc.layout._trace import Trace, trace
+from jaxcc.layout._walk import WalkResult, walk
+
+_tree: Any = jax.tree
+
+
+@dataclass(frozen=True)
+class Program:
+    """A per-rank function with its arguments.
+
+    Attributes:
+      f: the function.
+      avals: its arguments, whole shapes.
+      layouts: for each leaf of the arguments.
+      names: what messages call each leaf.
+      sizes: ranks along each axis.
+      check_vma: the flag of `shard_map` that it will run with.
+      out_names: what messages call the results; by default `result 0` and so on.
+    """
+
+    f: Callable[..., Any]
+    avals: tuple[Any, ...]
+    layouts: tuple[LayoutMap, ...]
+    names: tuple[str, ...]
+    sizes: Mapping[str, int]
+    check_vma: bool
+    out_names: tuple[str, ...] = ()
+
+    def trace(self) -> Trace:
+        """The trace for the mesh itself."""
+        f = explained(self.f, self.avals, self.layouts, self.sizes)
+        return trace(f, self.avals, self.layouts, self.sizes, check_vma=self.check_vma)
+
+    def trace_for(self, group: Mapping[str, int]) -> Trace:
+        """The trace for other sizes."""
+        return _trace_at(self.f, self.avals, self.layouts, group, self.check_vma)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A program that computes the same on `groups` as on a group of one, whose trace is `alone`."""
+
+    groups: tuple[Mapping[str, int], ...]
+    alone: Trace
+    result: WalkResult
+    outs: tuple[LayoutMap, ...]
+
+
+def prove(program: Program, out_layouts: Any) -> Proof:
+    """Checks the program; `out_layouts` is a pytree prefix of its result, or None to infer it.
+
+    Raises:
+      LayoutError: with everything that is wrong with the program.
+    """
+    groups, traces, alone, outs = traced(program, out_layouts)
+    result: WalkResult | None = None
+    for at_n in traces:
+        found = _walked(program, at_n, alone, outs)
+        if result is None:
+            result = found
+            outs = [out for out in found.out_layouts if out is not None]
+    assert result is not None and outs is not None
+    for local, projected in _without_local(program.layouts, outs, program.sizes):
+        # With the Local axes at size 1 nothing is Local, and the other axes can be held to the full
+        # promise.
+        held = program.trace_for(projected)
+        plain = [_replicated_over(local, layout) for layout in program.layouts]
+        others = [_replicated_over(local, out) for out in outs]
+        found = walk(held, alone, plain, program.names, others, program.out_names)
+        if found.findings:
+            raise LayoutError.of(found.findings)
+    return Proof(tuple(groups), alone, result, tuple(outs))
+
+
+def _walked(
+    program: Program, at_n: Trace, alone: Trace, outs: Sequence[LayoutMap] | None
+) -> WalkResult:
+    """The walk of a program that is accepted; else the error shows the fixes that mend it."""
+
+    def walked(repair: Repair | None = None) -> WalkResult:
+        return walk(at_n, alone, program.layouts, program.names, outs, program.out_names, repair)
+
+    found = walked()
+    if found.findings:
+        raise LayoutError.of(
+            with_tried_fixes(found.findings, lambda repair: walked(repair).findings)
+        )
+    return found
+
+
+def traced(
+    program: Program, out_layouts: Any
+) -> tuple[list[Mapping[str, int]], list[Trace], Trace, list[LayoutMap] | None]:
+    """The groups to check, their traces, that of a group of one, and the declared layouts."""
+    groups = group_sizes(program.sizes)
+    traces = [program.trace(), *(program.trace_for(group) for group in groups[1:])]
+    alone = program.trace_for(dict.fromkeys(program.sizes, 1))
+    shapes = [tuple(var.aval.shape) for var in alone.outvars]
+    check_result_shapes(program.f, program.avals, shapes)
+    return groups, traces, alone, _declared(out_layouts, traces[0], alone, tuple(program.sizes))
+
+
+def group_sizes(sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """The mesh's own sizes, and their smallest prime factors."""
+    smallest = {axis: _smallest_factor(n) for axis, n in sizes.items()}
+    return [dict(sizes)] if smallest == dict(sizes) else [dict(sizes), smallest]
+
+
+def _smallest_factor(n: int) -> int:
+    return next((k for k in range(2, math.isqrt(n) + 1) if n % k == 0), n)
+
+
+def _trace_at(
+    f: Callable[..., Any],
+    avals: Sequence[Any],
+    layouts: Sequence[LayoutMap],
+    group: Mapping[str, int],
+    check_vma: bool,
+) -> Trace:
+    """The trace for a group that is not the mesh's, on which the function was traced before."""
+    axis = next(iter(group))
+    because = (
+        "it can be traced on the mesh, but the check traces it for smaller groups too, and on the "
+        "whole arrays"
+    )
+    fixes = (
+        f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant",
+        "let the per-rank shapes of the arguments fit one another for any number of ranks",
+    )
+    try:
+        known = explained(f, avals, layouts, group)
+        return trace(known, avals, layouts, group, check_vma=check_vma)
+    except LayoutError as error:
+        if error.code != "LAYOUT_TRACE":
+            raise
+        (finding,) = error.findings
+        error.findings = (replace(finding, because=because, fixes=fixes),)
+        raise
+    except Exception as error:
+        shown = ", ".join(f"{axis}={n}" for axis, n in group.items())
+        raise LayoutError(
+            "LAYOUT_TRACE",
+            f"the function cannot be traced for {shown}: {type(error).__name__}: {error}",
+            line=user_line(error),
+            because=because,
+            fixes=fixes,
+        ) from error
+
+
+def positive(layout: LayoutMap, leaf: Any) -> LayoutMap:
+    """Negative dimensions counted from the front; a dimension that is not there is left for `trace`
+    to refuse."""
+    ndim = len(leaf.shape)
+    return LayoutMap(
+        tuple(
+            (axis, Sliced(one.dim % ndim))
+            if isinstance(one, Sliced) and -ndim <= one.dim < 0
+            else (axis, one)
+            for axis, one in layout.items_
+        )
+    )
+
+
+def _declared(
+    out_layouts: Any, traced: Trace, alone: Trace, axes: Sequence[str]
+) -> list[LayoutMap] | None:
+    if traced.out_tree != alone.out_tree:
+        raise LayoutError(
+            "LAYOUT_STRUCTURE",
+            f"the result is {traced.out_tree} on n ranks and {alone.out_tree} on one",
+        )
+    if out_layouts is None:
+        return None
+    avals = [var.aval for var in alone.outvars]
+    tree: Any = _tree.unflatten(traced.out_tree, avals)
+    flat = flatten_layouts(out_layouts, tree, axes, "out_layouts")
+    for index, (layout, aval) in enumerate(zip(flat, avals, strict=True)):
+        for one in layout.values():
+            if isinstance(one, Sliced) and not -aval.ndim <= one.dim < aval.ndim:
+                raise LayoutError(
+                    "LAYOUT_ARGUMENT",
+                    f"result {index} has shape {tuple(aval.shape)}, which has no "
+                    f"dimension {one.dim}",
+                )
+    return [positive(layout, aval) for layout, aval in zip(flat, avals, strict=True)]
+
+
+def local_axes(layouts: Sequence[LayoutMap]) -> set[str]:
+    return {axis for layout in layouts for axis in layout if layout[axis] == Local}
+
+
+def _without_local(
+    layouts: Sequence[LayoutMap], outs: Sequence[LayoutMap], sizes: Mapping[str, int]
+) -> list[tuple[frozenset[str], dict[str, int]]]:
+    """For each output: the axes over which it or an input is Local, and the sizes with these at 1.
+
+    Without those that leave no axis.
+    """
+    given = local_axes(layouts)
+    sets = dict.fromkeys(frozenset(given | local_axes([out])) for out in outs)
+    return [
+        (local, {axis: 1 if axis in local else n for axis, n in sizes.items()})
+        for local in sets
+        if local and any(n > 1 for axis, n in sizes.items() if axis not in local)
+    ]
+
+
+def _replicated_over(axes: Collection[str], layout: LayoutMap) -> LayoutMap:
+    return LayoutMap(tuple((a, one) for a, one in layout.items_ if one != Local or a not in axes))

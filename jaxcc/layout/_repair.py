@@ -1,0 +1,96 @@
+"""Fixes that are tried: a message shows one if the program passes with it, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jaxcc.layout._layouts import ReduceOp
+from jaxcc.layout._relation import Relation
+from jaxcc.layout._traffic import size_text
+
+if TYPE_CHECKING:
+    from jaxcc.layout._errors import Finding
+
+_TRIED = 8
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A change to what one operation reads, or to one result.
+
+    Attributes:
+      fixes: what the user can write, each of which comes to this.
+      operand: which operand of the operation.
+      reduce: the all-reduces to do first, by axis.
+      factor: what to multiply by then.
+      at: the operation's place in the program, or that of the result.
+      result: whether it is a result that is changed.
+      everywhere: whether later operations that read the same value read the changed one too.
+      bytes: what one rank gives to one all-reduce.
+    """
+
+    fixes: tuple[str, ...]
+    operand: int = 0
+    reduce: tuple[tuple[str, ReduceOp], ...] = ()
+    factor: float = 1.0
+    at: int = -1
+    result: bool = False
+    everywhere: bool = False
+    bytes: int = 0
+
+    def applied(self, x: Relation, sizes: Mapping[str, int]) -> Relation:
+        """The relation after the change."""
+        scale = x.scale * self.factor
+        partial = dict(x.partial)
+        for axis, op in self.reduce:
+            if partial.pop(axis, None) is None and op == "sum":
+                scale *= sizes[axis]
+        return replace(x, partial=partial).scaled(scale)
+
+    def texts(self) -> list[str]:
+        """The fixes, with what they communicate more than the program does."""
+        if not self.reduce or not self.bytes:
+            return list(self.fixes)
+        kind = "all-reduce" if len(self.reduce) == 1 else f"all-reduce over {len(self.reduce)} axes"
+        return [f"{fix} (one {kind} of {size_text(self.bytes)})" for fix in self.fixes]
+
+
+def with_tried_fixes(
+    findings: Sequence[Finding], walked: Callable[[Repair], Sequence[Finding]]
+) -> tuple[Finding, ...]:
+    """The findings, where of the fixes that can be tried only those are left that mend theirs.
+
+    `walked` checks the program with one repair.
+    """
+    before = Counter(map(_key, findings))
+    return tuple(
+        _tried(finding, before, walked) if number < _TRIED and finding.repairs else finding
+        for number, finding in enumerate(findings)
+    )
+
+
+def _tried(
+    finding: Finding, before: Counter[object], walked: Callable[[Repair], Sequence[Finding]]
+) -> Finding:
+    tried = {fix for repair in finding.repairs for fix in repair.fixes}
+    passed: list[str] = []
+    for repair in finding.repairs:
+        for everywhere in (False,) if repair.result else (True, False):
+            after = Counter(map(_key, walked(replace(repair, everywhere=everywhere))))
+            if not after - before and after[_key(finding)] < before[_key(finding)]:
+                passed += repair.texts()
+                break
+    return replace(finding, fixes=(*passed, *(fix for fix in finding.fixes if fix not in tried)))
+
+
+def _key(finding: Finding) -> object:
+    return finding.code, finding.line
+
+
+def unit_factor(scale: float) -> float:
+    """What brings a scale to 1; 1 where nothing does."""
+    return 1 / scale if math.isfinite(scale) and scale else 1.0

@@ -1,0 +1,109 @@
+"""Programs that take another path for every number of ranks: run, not proved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxcc.layout._emulate import on_ranks
+from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._parts import difference, global_array, is_key
+from jaxcc.layout._proof import Program, local_axes, traced
+from jaxcc.layout._report import LayoutReport, type_texts
+
+_SEEDS = 3
+_jax: Any = jax
+_jnp: Any = jax.numpy
+
+
+def tested(program: Program, out_layouts: Any) -> LayoutReport:
+    """Runs the program with random arguments on one rank and on several, and compares every rank's
+    copy of the results; all on one device.
+
+    Raises:
+      LayoutError: LAYOUT_TESTED if a result is not what its layout says.
+    """
+    if out_layouts is None:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            "a program with structure='rank-dependent' needs out_layouts",
+            because="what is run and not proved cannot tell the layouts of its results",
+            fixes=("pass out_layouts",),
+        )
+    groups, traces, alone, outs = traced(program, out_layouts)
+    assert outs is not None
+    local = local_axes([*program.layouts, *outs])
+    runs = [on_ranks(one, program.layouts) for one in (*traces, alone)]
+    for seed in range(_SEEDS):
+        rng = np.random.default_rng(seed)
+        wholes = [_random(leaf, rng) for leaf in _jax.tree.leaves(program.avals)]
+        sizes = [*groups, dict.fromkeys(program.sizes, 1)]
+        *found, expected = (
+            run([global_array(x, layout, size, rng) for x, layout in _each(wholes, program)])[0]
+            for run, size in zip(runs, sizes, strict=True)
+        )
+        for parts, size in zip(found, groups, strict=True):
+            _compare(parts, None if local else expected, outs, size, len(program.sizes))
+    names = tuple(f"result {at}" for at in range(len(outs)))
+    return LayoutReport(
+        sizes=tuple(groups),
+        in_layouts=program.layouts,
+        out_layouts=tuple(outs),
+        check_vma=program.check_vma,
+        in_names=program.names,
+        in_types=type_texts(_jax.tree.leaves(program.avals)),
+        out_names=names,
+        out_types=type_texts([var.aval for var in alone.outvars]),
+        notes=(f"tested with {_SEEDS} sets of random arguments, not proved",),
+        proved=False,
+    )
+
+
+def _each(wholes: Sequence[Any], program: Program) -> list[tuple[Any, LayoutMap]]:
+    return list(zip(wholes, program.layouts, strict=True))
+
+
+def _random(leaf: Any, rng: np.random.Generator) -> Any:
+    """A random array of a type: integers are small, so that they may be indices."""
+    if is_key(leaf):
+        seeds = rng.integers(0, 2**31, leaf.shape).tolist()
+        return _jax.vmap(_jax.random.key)(_jnp.asarray(seeds)) if leaf.shape else _key(seeds)
+    if _jnp.issubdtype(leaf.dtype, _jnp.complexfloating):
+        parts = rng.standard_normal((2, *leaf.shape))
+        return (parts[0] + 1j * parts[1]).astype(leaf.dtype)
+    if _jnp.issubdtype(leaf.dtype, _jnp.floating):
+        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
+    return rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape).astype(leaf.dtype)
+
+
+def _key(seed: Any) -> Any:
+    return _jax.random.key(seed)
+
+
+def _compare(
+    parts: Sequence[Any],
+    expected: Sequence[Any] | None,
+    outs: Sequence[LayoutMap],
+    sizes: Any,
+    axes: int,
+) -> None:
+    for at, (found, layout) in enumerate(zip(parts, outs, strict=True)):
+        whole = None
+        if expected is not None:
+            whole = expected[at].reshape(expected[at].shape[axes:])
+        half = np.dtype(found.dtype).itemsize < 4 if not is_key(found) else False
+        loose = 3e-2 if half else 2e-4
+        off = difference(found, whole, layout, sizes, rtol=loose, atol=loose)
+        if off is None:
+            continue
+        shown = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
+        raise LayoutError(
+            "LAYOUT_TESTED",
+            f"result {at} is not what {layout.describe()} says when the program runs on {shown}",
+            because=str(off),
+            fixes=("compare the ranks' values with those of one rank, step by step",),
+        )

@@ -1,0 +1,193 @@
+"""A per-rank function with whole arguments, run for groups of several sizes on one device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcc import TypedFunction, _compat
+from jaxcc.layout import (
+    LayoutError,
+    LayoutMap,
+    Local,
+    Trace,
+    argument_names,
+    explained,
+    flatten_layouts,
+    global_array,
+    is_key,
+    mesh_sizes,
+    on_ranks,
+    trace,
+)
+from jaxcc.schedule import positional
+
+Group = Mapping[str, int]
+
+# Relative tolerances by the precision of the narrowest floating type in a program.
+_TOLERANCES = ((1e-15, 1e-9), (1e-6, 1e-5), (1e-3, 1e-2), (1e-2, 5e-2))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What is run: a per-rank function, whole arguments, and their layouts.
+
+    Attributes:
+      f: the per-rank function.
+      args: whole arrays.
+      sizes: ranks along each axis of the mesh.
+      in_layouts: per leaf of `args`.
+      out_layouts: a pytree prefix of the result, or a list with one per leaf; None if unknown.
+      check_vma: the flag of `jax.shard_map`.
+    """
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    sizes: Group
+    in_layouts: Sequence[LayoutMap]
+    out_layouts: Any
+    check_vma: bool
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return getattr(self.f, "__name__", "the function")
+
+    @property
+    def one(self) -> Group:
+        """The group of one."""
+        return dict.fromkeys(self.sizes, 1)
+
+    @property
+    def random(self) -> bool:
+        """Whether ranks' parts are drawn at random: those of Partial and Local arguments are."""
+        return any(layout.stacked_axes() for layout in self.in_layouts)
+
+    def local_over(self, group: Group) -> tuple[str, ...]:
+        """The axes of several ranks over which an argument is Local, so that a group of one cannot
+        hold it."""
+        local = {axis for layout in self.in_layouts for axis in layout.axes_with(type(Local))}
+        return tuple(axis for axis, n in group.items() if n > 1 and axis in local)
+
+    def groups(self, sizes: Sequence[Group] | None) -> list[Group]:
+        """The groups to run: those given, or the mesh's own and its smallest prime factors.
+
+        With Local arguments also those with one rank along their axes: only these can be held
+        against a group of one.
+        """
+        smallest = {axis: _smallest_factor(n) for axis, n in self.sizes.items()}
+        chosen = [self._full(group) for group in sizes or (self.sizes, smallest)]
+        for group in list(chosen):
+            chosen.append({**group, **dict.fromkeys(self.local_over(group), 1)})
+        unlike = [group for at, group in enumerate(chosen) if group not in chosen[:at]]
+        return [group for group in unlike if group != self.one]
+
+    def _full(self, group: Group) -> Group:
+        unknown = [axis for axis in group if axis not in self.sizes]
+        if unknown:
+            raise LayoutError(
+                "LAYOUT_AXIS",
+                f"sizes= names the axis '{unknown[0]}', but the mesh has {', '.join(self.sizes)}",
+            )
+        return {axis: group.get(axis, n) for axis, n in self.sizes.items()}
+
+    def trace(self, group: Group) -> Trace:
+        """The function as a rank of the group sees it."""
+        known = explained(self.f, self.args, self.in_layouts, group)
+        return trace(known, self.args, self.in_layouts, group, check_vma=self.check_vma)
+
+    def runner(self, traced: Trace, watch: str | None = None) -> Callable[[int], Any]:
+        """A function of a seed that runs `traced`; see `on_ranks`."""
+        compiled = on_ranks(traced, self.in_layouts, watch)
+
+        def run(seed: int) -> Any:
+            rng = np.random.default_rng(seed)
+            leaves = [
+                global_array(x, layout, traced.sizes, rng)
+                for x, layout in zip(jax.tree.leaves(self.args), self.in_layouts, strict=True)
+            ]
+            results, watched = compiled(leaves)
+            return list(map(_on_host, results)), [(eqn, _on_host(x)) for eqn, x in watched]
+
+        return run
+
+
+def runs_of(
+    f: Any, args: tuple[Any, ...], mesh: Any, in_layouts: Any, out_layouts: Any, check_vma: bool
+) -> Runs:
+    """What to run for a typed function, or for a per-rank function with `mesh` and `in_layouts`.
+
+    Raises:
+      LayoutError: something that is needed is not given, or does not fit.
+    """
+    if isinstance(f, TypedFunction):
+        if in_layouts is not None or out_layouts is not None:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"{f.__name__} is a typed function, which has layouts of its own",
+                fixes=("leave out in_layouts= and out_layouts=, or pass the per-rank function",),
+            )
+        args = _arrays(positional(f, args, {}))
+        report = f.check(*args)
+        outs = list(report.out_layouts)
+        sizes = mesh_sizes(f.mesh if mesh is None else mesh)
+        return Runs(f.local, args, sizes, report.in_layouts, outs, report.check_vma)
+    if mesh is None or in_layouts is None:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            "a function that is not typed needs mesh= and in_layouts=",
+            fixes=("pass them as for jaxcc.check", "decorate the function with @jaxcc.typed"),
+        )
+    sizes = mesh_sizes(mesh)
+    args = _arrays(args)
+    names = argument_names(f, [0] * len(args))
+    layouts = flatten_layouts(in_layouts, args, tuple(sizes), "in_layouts", names)
+    return Runs(f, args, sizes, layouts, out_layouts, check_vma)
+
+
+def group_text(group: Group) -> str:
+    """`dp=2, tp=4`."""
+    return ", ".join(f"{axis}={n}" for axis, n in group.items())
+
+
+def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return jax.tree.map(lambda x: _on_host(jnp.asarray(x)), args)
+
+
+def _on_host(x: Any) -> Any:
+    """The array away from the mesh that it was made on."""
+    return x if is_key(x) else np.asarray(x)
+
+
+def _smallest_factor(n: int) -> int:
+    return next((k for k in range(2, n + 1) if n % k == 0), n)
+
+
+def tolerance(*traces: Trace) -> float:
+    """What is taken for rounding in programs with these traces: it depends on the narrowest
+    floating type in them."""
+    widest = max((_epsilon(dtype) for t in traces for dtype in _dtypes(t)), default=0.0)
+    return next((rtol for limit, rtol in _TOLERANCES if widest <= limit), 0.5)
+
+
+def _dtypes(traced: Trace) -> Iterator[Any]:
+    yield from (var.aval.dtype for var in traced.invars)
+    yield from _result_dtypes(traced.eqns)
+
+
+def _result_dtypes(eqns: Sequence[Any]) -> Iterator[Any]:
+    for eqn in eqns:
+        yield from (var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype"))
+        for inner in _compat.inner_jaxprs(eqn):
+            yield from _result_dtypes(_compat.open_jaxpr(inner).eqns)
+
+
+@functools.cache
+def _epsilon(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
