@@ -21,7 +21,9 @@ from jaxcc.layout import BackendError, LayoutError
 _lax: Any = lax
 
 
-def operand(name: str, x: Any, axis_name: str, dim: int = -1) -> tuple[jax.Array, int]:
+def operand(
+    name: str, x: Any, axis_name: str, dim: int = -1, *, ordered: bool = True
+) -> tuple[jax.Array, int]:
     """The array and its sliced dimension, counted from the last one.
 
     Args:
@@ -29,13 +31,18 @@ def operand(name: str, x: Any, axis_name: str, dim: int = -1) -> tuple[jax.Array
       x: what the user passed.
       axis_name: the mesh axis over which `dim` is sliced.
       dim: as the user counts it.
+      ordered: whether the combinator compares elements, which complex numbers do not allow.
 
     Raises:
-      LayoutError: LAYOUT_AXIS, LAYOUT_ARGUMENT.
+      LayoutError: LAYOUT_AXIS, LAYOUT_ARGUMENT, LAYOUT_REDUCE_OP.
       BackendError: BACKEND_ARGUMENT if `x` holds no numbers.
     """
     require_axis(name, axis_name)
     array = numbers(name, x)
+    if ordered and jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise LayoutError(
+            "LAYOUT_REDUCE_OP", f"{name} of {array.dtype}: complex numbers have no order"
+        )
     return array, counted_from_last(name, array, dim)
 
 
@@ -58,7 +65,7 @@ def require_axis(name: str, axis_name: Any) -> None:
 
 
 def numbers(name: str, x: Any) -> jax.Array:
-    """`x` as an array of real numbers or bools."""
+    """`x` as an array of numbers or bools."""
     try:
         array = jnp.asarray(x)
     except (TypeError, ValueError):
@@ -109,6 +116,7 @@ def gathered(x: jax.Array, axis_name: str) -> jax.Array:
 
 def sliced_over(axis_name: str, *operands: jax.Array) -> list[Any]:
     """Operands that JAX takes to differ between the ranks, where it follows that."""
-    if not varying_axes(_lax.axis_index(axis_name)):
+    known = all(axis_name in varying_axes(x) for x in operands)
+    if not known and not varying_axes(_lax.axis_index(axis_name)):
         return list(operands)
     return unify_varying(list(operands), (axis_name,))

@@ -56,8 +56,8 @@ def primitive(
 def _no_derivative(name: str, *_: Any, **__: Any) -> Any:
     raise LayoutError(
         "LAYOUT_UNSUPPORTED",
-        f"the derivative of comm.{name} is not there",
-        because="it would need communication of its own, with a layout rule",
+        f"comm.{name.removesuffix('_back')} has no derivative of this order",
+        because="it would communicate in a way of its own, for which there is no layout rule",
         fixes=("put jax.lax.stop_gradient around its operand, if none is meant to pass",),
     )
 

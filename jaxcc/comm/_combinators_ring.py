@@ -44,7 +44,8 @@ def ring(body: Callable[[Any, Any, jax.Array], Any], init: Any, blocks: Any, axi
     """
     require_axis("ring", axis_name)
     leaves, tree = _jax.tree.flatten(blocks)
-    own = [_ring_p.bind(x, axis_name=axis_name) for x in sliced_over(axis_name, *leaves)]
+    varying = sliced_over(axis_name, *map(jnp.asarray, leaves))
+    own = [_ring_p.bind(x, axis_name=axis_name) for x in varying]
     return _round(body, init, _jax.tree.unflatten(tree, own), axis_name)
 
 

@@ -84,13 +84,16 @@ def cummin(x: Any, axis_name: str, *, axis: int = 0, reverse: bool = False) -> j
 
 
 def _running(name: str, x: Any, axis_name: str, axis: int, reverse: bool) -> jax.Array:
-    array, dim = operand(name, x, axis_name, axis)
-    if name in ("cumsum", "cumprod"):
+    extremum = name in ("cummax", "cummin")
+    array, dim = operand(name, x, axis_name, axis, ordered=extremum)
+    if not extremum:
         array = array.astype(_jax.eval_shape(getattr(jnp, name), array).dtype)
-    elif not (
-        jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
-    ):
-        raise LayoutError("LAYOUT_REDUCE_OP", f"{name} of {array.dtype}: it has no order")
+    elif array.dtype == jnp.bool_:
+        raise LayoutError(
+            "LAYOUT_REDUCE_OP",
+            f"{name} of bool: jax.lax.{name} has none either",
+            fixes=("convert the operand to an integer first",),
+        )
     (array,) = sliced_over(axis_name, array)
     (result,) = _primitives[name].bind(array, axis_name=axis_name, dim=dim, reverse=bool(reverse))
     return result

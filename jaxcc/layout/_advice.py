@@ -96,7 +96,8 @@ def scale_fixes(scale: float, sizes: Mapping[str, int], origin: Origin | None) -
             return (
                 f"reduce the ranks' means with jax.lax.pmean(..., '{axis}'), or divide by "
                 f"jax.lax.axis_size('{axis}')",
-                f"in a gradient: take jax.lax.pmean(loss, '{axis}') before differentiating",
+                f"in a gradient (check_vma=True): take jax.lax.pmean(loss, '{axis}') before "
+                "differentiating",
             )
         if n > 1 and same_scale(scale, 1 / n):
             if _stands("pmean", origin):

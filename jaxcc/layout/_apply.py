@@ -22,6 +22,7 @@ from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._memo import Made, Memo, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
+from jaxcc.layout._ranked import each_rank
 from jaxcc.layout._relation import Relation, constant, empty, same_scale, stored
 from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import (
@@ -170,7 +171,7 @@ class Applier:
         if rule is None or any(held.const is None for held in helds):
             return False
         relations = [
-            constant(slot.shape, (held.const, held.const))
+            constant(slot.shape, (held.const, each_rank(held.const, 1)[0]))
             for slot, held in zip(step.operands, helds, strict=True)
         ]
         try:

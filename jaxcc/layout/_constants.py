@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout._digits import whole_dim
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._relation import Relation, constant
 
 
@@ -19,13 +20,14 @@ def number_of(value: Any) -> Any:
     if _is_key(value):
         return None
     array = np.asarray(value)
-    if array.size == 0 or array.dtype.kind not in "biufcV":
+    kind = kind_of(array.dtype)
+    if array.size == 0 or not kind:
         return None
     first = array.flat[0]
     if array.size > 1 and array.tobytes() != first.tobytes() * array.size:
         return None
-    # bfloat16 and the other extension floats have kind "V".
-    return first.item() if array.dtype.kind != "V" else float(first)
+    # NumPy's own item() of int4 and bfloat16 is no Python number.
+    return {"i": int, "u": int, "f": float}.get(kind, lambda one: one.item())(first)
 
 
 def _is_key(value: Any) -> bool:

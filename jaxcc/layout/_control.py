@@ -17,7 +17,7 @@ from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier, ControlRule, rooted
 from jaxcc.layout._assume import ASSUME
 from jaxcc.layout._digits import CutError, Digit, Digits, uniform, whole_dim
-from jaxcc.layout._flatten import Program, Step, flatten_body
+from jaxcc.layout._flatten import Program, Slot, Step, flatten_body
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._params import require_same_dtype
 from jaxcc.layout._relation import ANY_SCALE, Relation, from_layout, joined, same_scale
@@ -128,7 +128,7 @@ def _joined(
             return held
     first = helds[0]
     relations = [held.relation for held in helds if held.relation is not None]
-    if all(relation == relations[0] for relation in relations):
+    if all(_same(relation, relations[0]) for relation in relations):
         return first
     name = f"{what} of {step.op}"
     try:
@@ -147,6 +147,11 @@ def _joined(
         code = "LAYOUT_LOOP" if error.code == "LAYOUT_SCALE" else error.code
         refused = Refused(code, error.what, because=because, fixes=error.fixes)
     return _refused(applier, step, first, refused)
+
+
+def _same(a: Relation, b: Relation) -> bool:
+    """Whether two relations say the same; 0.0 and -0.0 are equal, and no one number."""
+    return a is b or (a == b and repr(a.const) == repr(b.const))
 
 
 def _text(applier: Applier, held: Held) -> str:
@@ -221,8 +226,9 @@ def _fixed_point(
                 continue
             made = _plain(applier, step, made, "a carried value")
             both = _joined(applier, step, [held, made], whole, "a carried value")
-            new.append(both if both.relation != held.relation else held)
-        if all(a.relation == b.relation for a, b in zip(carry, new, strict=True)):
+            kept = both.relation is not None and _same(both.relation, held.relation)
+            new.append(held if kept else both)
+        if all(a is b for a, b in zip(carry, new, strict=True)):
             return new
         carry = new
     del applier.findings[found:]
@@ -389,7 +395,7 @@ def _cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
         return [index._replace(relation=None, findings=(finding,))] * len(step.results)
     made = [body.walk(applier, operands) for body in bodies]
     return [
-        _selected(applier, step, index, helds, slot.shape)
+        _selected(applier, step, index, helds, slot)
         for helds, slot in zip(zip(*made, strict=True), other.results, strict=True)
     ]
 
@@ -405,21 +411,20 @@ def _has_collective(eqn: Any) -> bool:
     return any(map(_has_collective, inner))
 
 
-def _selected(
-    applier: Applier, step: Step, index: Held, helds: Sequence[Held], whole: tuple[int, ...]
-) -> Held:
+def _selected(applier: Applier, step: Step, index: Held, helds: Sequence[Held], slot: Slot) -> Held:
     """One result of branches that ranks choose between by themselves, as select chooses."""
     for held in helds:
         if held.relation is None:
             return held
     relations = [held.relation for held in helds if held.relation is not None]
     assert index.relation is not None
-    shape = relations[0].shape
+    shape, whole = relations[0].shape, slot.shape
+    dtypes = (step.operands[0].dtype, *(slot.dtype,) * len(helds))
     eqn = Equation(
         "select_n",
         applier.sizes,
-        Side({}, ((), *(shape,) * len(helds)), (shape,)),
-        Side({}, ((), *(whole,) * len(helds)), (whole,)),
+        Side({}, ((), *(shape,) * len(helds)), (shape,), dtypes, dtypes[1:2]),
+        Side({}, ((), *(whole,) * len(helds)), (whole,), dtypes, dtypes[1:2]),
         name=lambda i: "the predicate of cond" if i == 0 else helds[i - 1].origin.name,
         layout=lambda i: _text(applier, index if i == 0 else helds[i - 1]),
         held=lambda i: index if i == 0 else helds[i - 1],

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._captured import captured_error
@@ -79,6 +80,12 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
         text = text.splitlines()[0]
         because = "tracing knows the shapes of values, not what they are"
         fix = "choose between values with jax.numpy.where"
+    elif "varying manual axes" in text or "manual axis types" in text:
+        because = "JAX tracks which values differ between ranks (check_vma=True), and refuses this"
+        fix = (
+            "cast the value that enters with jax.lax.pcast(..., to='varying'), or run and check "
+            "with check_vma=False"
+        )
     else:
         because = f"the function sees each argument as one rank of {_group(sizes)} does"
         fix = "give the arguments layouts whose per-rank shapes fit one another"
@@ -107,7 +114,7 @@ def _seen(
     leaves = jax.tree.leaves(tuple(args))
     for leaf, layout, name in zip(leaves, layouts, argument_names(f, args), strict=True):
         shape = per_rank_shape(leaf.shape, layout, sizes, name)
-        whole, own = (type_text(Slot(tuple(s), leaf.dtype)) for s in (leaf.shape, shape))
+        whole, own = (type_text(Slot(tuple(s), _dtype(leaf))) for s in (leaf.shape, shape))
         lines.append(f"argument '{name}': whole {whole} {layout.describe()}, per rank {own}")
     return lines
 
@@ -154,3 +161,8 @@ def user_line(error: BaseException) -> SourceLine | None:
             frame.name,
         )
     return None
+
+
+def _dtype(leaf: Any) -> Any:
+    """The element type, also where a scalar type stands for it; keys have one of their own."""
+    return leaf.dtype if hasattr(leaf.dtype, "itemsize") else np.dtype(leaf.dtype)

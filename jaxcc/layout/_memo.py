@@ -5,7 +5,7 @@ Relations are kept once each, so that a relation is known by its identity.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from jaxcc.layout._flatten import Slot, Step
@@ -27,7 +27,7 @@ class Memo:
 
     def kept(self, relation: Relation) -> Relation:
         """The one relation that is equal to `relation`."""
-        key = (
+        key: Hashable = (
             relation.dims,
             tuple(relation.ranks.items()),
             tuple(relation.partial.items()),
@@ -37,7 +37,7 @@ class Memo:
             repr(relation.const),
             relation.tie,
             # 0 and False are equal, and what is false elsewhere is no term of a sum.
-            None if relation.tie is None else type(relation.tie.outside),
+            None if relation.tie is None else repr(relation.tie.outside),
         )
         return self._relations.setdefault(key, relation)
 
@@ -90,8 +90,14 @@ def move_key(step: Step, held: Held, slot: Slot, out: Slot) -> Hashable | None:
 
 
 def _params(step: Step) -> tuple[Any, ...]:
-    params: Mapping[str, Any] = step.params
-    return tuple([value for name, value in params.items() if name not in APART])
+    """The parameters that matter; 0.0 and -0.0 are equal, and no one number."""
+    return tuple(
+        [
+            repr(value) if isinstance(value, float) else value
+            for name, value in step.params.items()
+            if name not in APART
+        ]
+    )
 
 
 def _hashable(key: Hashable) -> Hashable | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,11 @@ def mapped(function: Callable[..., Any], *numbers: Any) -> Any:
         return function(*numbers)
     (count,) = counts
     return ranked(map(function, *(each_rank(number, count) for number in numbers)))
+
+
+def minus(left: Any, right: Any) -> Any:
+    """The difference of two numbers, rank by rank where one of them differs between ranks."""
+    return mapped(operator.sub, left, right)
 
 
 def rank_along(axes: Sequence[str], sizes: Mapping[str, int]) -> Any:

@@ -29,6 +29,7 @@ from jaxcc.layout._digits import (
     unify,
     whole_dim,
 )
+from jaxcc.layout._dtypes import kind_of, wrapped
 from jaxcc.layout._layouts import (
     Layout,
     LayoutMap,
@@ -38,7 +39,7 @@ from jaxcc.layout._layouts import (
     Replicated,
     Sliced,
 )
-from jaxcc.layout._ranked import Ranked, mapped
+from jaxcc.layout._ranked import Ranked, ranked
 from jaxcc.layout._tie import FIRST, Tie, seen_tie
 
 ANY_SCALE = math.inf
@@ -84,16 +85,18 @@ def scale_of(pair: tuple[Any, Any]) -> float:
 def in_dtype(number: Any, dtype: Any) -> Any:
     """A number as an array of `dtype` holds it: rounded, and wrapped if it is an integer."""
     if isinstance(number, Ranked):
-        return mapped(lambda one: in_dtype(one, dtype), number)
+        return ranked(in_dtype(one, dtype) for one in number.values)
     dtype = np.dtype(dtype)
-    if dtype.kind == "b":
+    kind = kind_of(dtype)
+    if kind == "b":
         return bool(number)
+    if kind in ("i", "u") and isinstance(number, int):
+        return wrapped(number, dtype)
     with np.errstate(all="ignore"):
-        if dtype.kind in "iu" and isinstance(number, int):
-            wrapped = number % (1 << 8 * dtype.itemsize)
-            return np.asarray(wrapped, f"u{dtype.itemsize}").view(dtype).item()
         held = np.asarray(number).astype(dtype)
-    return float(held) if dtype.kind == "V" else held.item()
+    if kind in ("i", "u"):
+        return int(held)
+    return float(held) if kind == "f" else held.item()
 
 
 def _no_ranks() -> Mapping[str, Digits]:

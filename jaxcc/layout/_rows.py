@@ -33,7 +33,9 @@ def all_rows(step: Step) -> Any | None:
     axes = [None] * constants + [0] * walked
     avals = [_jax.ShapeDtypeStruct(slot.shape, slot.dtype) for slot in step.operands]
     with _compat.outside_all_traces():
-        return _jax.make_jaxpr(_jax.vmap(row, in_axes=axes))(*avals)
+        return _jax.make_jaxpr(_jax.vmap(row, in_axes=axes, axis_size=step.params["length"]))(
+            *avals
+        )
 
 
 def _of_ranks(eqn: Any) -> bool:

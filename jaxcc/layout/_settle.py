@@ -18,8 +18,9 @@ from jaxcc.layout._ranked import (
     Ranked,
     block_digits,
     each_rank,
-    mapped,
+    minus,
     one_of_each,
+    ranked,
     varies_over,
 )
 from jaxcc.layout._relation import Relation, same_scale
@@ -81,11 +82,11 @@ def placed(x: Relation, sizes: Mapping[str, int], shift: Any = 0) -> Relation | 
     own = through(first, tie.view)
     if len(own) != 1 or own[0].size != digit.size:
         return None
-    step, at_1 = own[0].stride, tie.shift[1]
-    moved = mapped(lambda at, other: at - at_1 - other, tie.shift[0], shift)
-    if any(number % step for number in each_rank(moved, 1)):
+    step = own[0].stride
+    moved = each_rank(minus(minus(tie.shift[0], tie.shift[1]), shift), math.prod(sizes.values()))
+    if any(number % step for number in moved):
         return None
-    numbers = mapped(lambda at: int(at // step), moved)
+    numbers = ranked(int(number // step) for number in moved)
     found = block_digits(numbers, digit.dim, digit.stride, sizes)
     if found is None or found[1] != digit.size or any(axis in x.ranks for axis in found[0]):
         return None

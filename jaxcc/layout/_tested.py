@@ -76,8 +76,9 @@ def _random(leaf: Any, rng: np.random.Generator) -> Any:
         parts = rng.standard_normal((2, *leaf.shape))
         return (parts[0] + 1j * parts[1]).astype(leaf.dtype)
     if _jnp.issubdtype(leaf.dtype, _jnp.floating):
-        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
-    return rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape).astype(leaf.dtype)
+        return np.asarray(rng.standard_normal(leaf.shape), leaf.dtype)
+    small: Any = rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape)
+    return np.asarray(small, leaf.dtype)
 
 
 def _key(seed: Any) -> Any:

@@ -22,6 +22,13 @@ NO_INTEGER = object()
 
 
 @dataclass(frozen=True)
+class Ramp:
+    """The array 0, 1, .. of a length: all ramps of one length are one array of integers."""
+
+    length: int
+
+
+@dataclass(frozen=True)
 class Tie:
     """How a value depends on X, an array of integers of the group of one.
 

@@ -69,6 +69,10 @@ def _of(eqn: Any) -> tuple[Traffic, ...]:
         axes = tuple(name for name in names if isinstance(name, str))
         size = sum(_bytes(atom.aval) for atom in eqn.invars)
         return (Traffic(_KINDS[op], axes, 1, size),) if axes else ()
+    if op.startswith("jaxcc_") and "axis_name" in eqn.params:
+        # A combinator of jaxcc.comm: what a rank puts in; some pass it on several times.
+        size = sum(_bytes(atom.aval) for atom in eqn.invars)
+        return (Traffic(op.removeprefix("jaxcc_"), _compat.axis_names(eqn), 1, size),)
     inner = [total(_compat.open_jaxpr(jaxpr).eqns) for jaxpr in _compat.inner_jaxprs(eqn)]
     if op == "cond":
         inner = [max(inner, key=lambda branch: sum(one.bytes for one in branch))]

@@ -66,7 +66,7 @@ def ids_and_table(rng: Rng, n: int) -> Sequence[Any]:
 
 
 def sequences(rng: Rng, n: int) -> Sequence[Any]:
-    return [rng.normal(size=(2, 5 * n, 3, 4)).astype(np.float32) for _ in range(3)]
+    return [rng.normal(size=(2, 3 * n, 3, 4)).astype(np.float32) for _ in range(3)]
 
 
 def rows(ids: Any, table: Any) -> Any:
@@ -151,6 +151,10 @@ CASES = {
         sequences, [S1] * 3, S1, (0, 1, 2),
     ),
 }  # fmt: skip
+PRIMITIVES = [
+    "argmax", "argmin", "top_k", "cumsum", "cumprod", "cummax", "cummin reverse",
+    "ring_attention causal",
+]  # fmt: skip
 DIFFERENTIABLE = [name for name, case in CASES.items() if case.grad]
 
 
@@ -181,7 +185,7 @@ def close(got: Any, wanted: Any, **limits: float) -> None:
         np.testing.assert_allclose(a, b, **limits)
 
 
-@pytest.mark.parametrize("n, check_vma", [(1, True), (2, True), (4, True), (4, False)])
+@pytest.mark.parametrize("n, check_vma", [(2, False), (4, True)])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_the_plain_function(name: str, n: int, check_vma: bool) -> None:
     case, rng = CASES[name], np.random.default_rng(n)
@@ -190,21 +194,19 @@ def test_equals_the_plain_function(name: str, n: int, check_vma: bool) -> None:
     close(got, case.plain(*map(jnp.asarray, arrays)))
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_is_proved_and_the_same_on_three_ranks(name: str, check_vma: bool) -> None:
+def test_is_proved_and_the_same_on_three_ranks(name: str) -> None:
     """Three ranks, emulated; `assert_rank_invariant` looks at every rank's copy."""
     case = CASES[name]
-    arrays = case.make(np.random.default_rng(3), 12)
-    given: dict[str, Any] = {"mesh": AbstractMesh((6,), ("tp",)), "check_vma": check_vma}
-    report = jaxcc.check(
-        case.f, *arrays, in_layouts=tuple(case.layouts), out_layouts=case.out, **given
-    )
-    assert report.proved
-    assert_rank_invariant(
-        case.f, *arrays, in_layouts=tuple(case.layouts), out_layouts=case.out,
-        sizes=[{"tp": 2}, {"tp": 3}, {"tp": 4}], **given,
-    )  # fmt: skip
+    arrays = case.make(np.random.default_rng(3), 3)
+    given: dict[str, Any] = {
+        "mesh": AbstractMesh((3,), ("tp",)),
+        "in_layouts": tuple(case.layouts),
+        "out_layouts": case.out,
+    }
+    for check_vma in (True, False):
+        assert jaxcc.check(case.f, *arrays, check_vma=check_vma, **given).proved
+    assert_rank_invariant(case.f, *arrays, **given)
 
 
 def gradients(case: Case, of: Callable[..., Any], reduce: Callable[[Any], Any]) -> Any:
@@ -216,7 +218,7 @@ def gradients(case: Case, of: Callable[..., Any], reduce: Callable[[Any], Any]) 
     return jax.grad(total, case.grad)
 
 
-@pytest.mark.parametrize("n, check_vma", [(2, True), (4, False)])
+@pytest.mark.parametrize("n, check_vma", [(2, False), (4, True)])
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_equal_those_of_the_plain_function(name: str, n: int, check_vma: bool) -> None:
     case, rng = CASES[name], np.random.default_rng(n)
@@ -253,18 +255,18 @@ def test_gradients_are_proved(name: str) -> None:
         assert jaxcc.check(case.f, *arrays, check_vma=False, **given).proved
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_proved_gradients_are_those_on_every_number_of_ranks(name: str) -> None:
+@pytest.mark.parametrize("name", ["cumsum reverse", "top_k values", "ring_attention causal"])
+def test_proved_gradients_are_those_on_three_ranks(name: str) -> None:
     case = CASES[name]
-    arrays = case.make(np.random.default_rng(1), 12)
+    arrays = case.make(np.random.default_rng(1), 3)
 
     def reduce(x: Any) -> Any:
         return x if case.out == R else lax.psum(x, "tp")
 
     assert_rank_invariant(
-        gradients(case, case.f, reduce), *arrays, mesh=AbstractMesh((4,), ("tp",)),
+        gradients(case, case.f, reduce), *arrays, mesh=AbstractMesh((3,), ("tp",)),
         in_layouts=tuple(case.layouts), out_layouts=tuple(case.layouts[at] for at in case.grad),
-        sizes=[{"tp": 3}, {"tp": 4}], rtol=1e-4,
+        rtol=1e-4,
     )  # fmt: skip
 
 
@@ -341,7 +343,7 @@ def test_empty_arrays() -> None:
         on_devices(lambda x: comm.argmax(x, "tp", axis=0), [x], [S0], R, 2, True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*PRIMITIVES, "cross_entropy", "embed"])
 def test_vmap_scan_and_jit(name: str) -> None:
     case, rng = CASES[name], np.random.default_rng(6)
     sets = [case.make(rng, 4) for _ in range(3)]
@@ -373,7 +375,7 @@ def test_vmap_of_some_operands() -> None:
     close(got, jnp.stack(wanted))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PRIMITIVES)
 def test_ranks_as_lanes_of_vmap(name: str) -> None:
     """`vmap` with an axis name is a group too."""
     case = CASES[name]
@@ -441,6 +443,7 @@ def test_wrong_layouts_are_refused(name: str, layout: Any) -> None:
     assert error.value.code in {
         "LAYOUT_MISMATCH", "LAYOUT_PARTIAL_NONLINEAR", "LAYOUT_SCALE", "LAYOUT_SUM_OF_SLICES",
         "LAYOUT_RANK_INDEX",
+        "LAYOUT_ARGUMENT",
     }  # fmt: skip
 
 
@@ -493,6 +496,17 @@ def test_ring_is_tested_and_not_proved() -> None:
 
     with raises_layout("LAYOUT_TESTED"):
         jaxcc.check(of_the_last_block, x, structure="rank-dependent", **given | {"out_layouts": R})
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_a_schedule_runs_them_as_they_are(name: str) -> None:
+    case = CASES[name]
+    mesh = jax.make_mesh((4,), ("tp",), axis_types=(AxisType.Auto,))
+    arrays = case.make(np.random.default_rng(11), 4)
+    f = jaxcc.typed(mesh=mesh, in_layouts=tuple(case.layouts), out_layouts=case.out)(case.f)
+    wanted = case.plain(*map(jnp.asarray, arrays))
+    close(f(*arrays), wanted)
+    close(f.schedule(*arrays).compile()(*arrays), wanted)
 
 
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {

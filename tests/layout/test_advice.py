@@ -131,7 +131,7 @@ def gradient(loss):
 def test_gradient_of_a_local_mean() -> None:
     kwargs = {"ins": (Replicated, Sliced(0)), "outs": Replicated}
     text = message(gradient(same), aval(16), X, **kwargs)
-    assert "in a gradient: take jax.lax.pmean(loss, 'tp') before differentiating" in fixes(text)
+    assert "take jax.lax.pmean(loss, 'tp') before differentiating" in text
     assert "remove the psum" not in text
     accepted(gradient(pmean), aval(16), X, **kwargs)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from programs import Whole
 
@@ -26,7 +27,7 @@ def whole(tree: Any) -> Any:
     """The state as arguments; its keys stay abstract, so that it can be checked but not run."""
 
     def one(leaf: Any) -> Any:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         return Leaf(tuple(leaf.shape), leaf.dtype, 2)
 

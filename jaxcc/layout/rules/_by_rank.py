@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxcc.layout._digits import uniform
+from jaxcc.layout._digits import Digit, count, uniform
+from jaxcc.layout._dtypes import bits_of, holds_all_to, kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._ranked import (
     ALL,
@@ -20,6 +21,7 @@ from jaxcc.layout._ranked import (
     between,
     each_rank,
     mapped,
+    minus,
     one_of_each,
     satisfying,
     varies_over,
@@ -27,7 +29,7 @@ from jaxcc.layout._ranked import (
 from jaxcc.layout._relation import ANY_SCALE, Relation, constant, same_scale
 from jaxcc.layout._rules import Equation
 from jaxcc.layout._settle import placed, settled
-from jaxcc.layout._tie import FIRST, NO_INTEGER, Tie, one_integer
+from jaxcc.layout._tie import FIRST, NO_INTEGER, Ramp, Tie, one_integer, through
 from jaxcc.layout.rules._combine import measured, partial_refused, together
 from jaxcc.layout.rules._pointwise import neutral_number, other_integers
 
@@ -59,11 +61,22 @@ def _related(eqn: Equation, operands: Operands, tie: Tie) -> Relation:
     return replace(together(eqn, _bare(operands)).scaled(1.0), tie=tie)
 
 
+def _is_integer(eqn: Equation, index: int) -> bool:
+    """Whether an operand is of signed integers; ramps may be floating, and unsigned ones wrap."""
+    return kind_of(eqn.per_rank.dtypes[index]) == "i"
+
+
 def _with_number(eqn: Equation, operands: Operands) -> list[tuple[int, Tie, tuple[Any, Any]]]:
-    """The operand that is a movable integer where the other one is a number: index, tie, number."""
+    """The operand that is a movable integer where the other one is a number: index, tie, number.
+
+    A floating ramp of which every rank has the first block may be shifted, and no more.
+    """
     found: list[tuple[int, Tie, tuple[Any, Any]]] = []
     for index in (0, 1):
         tie, number = _movable(operands[index]), operands[1 - index].const
+        floating = eqn.op in ("add", "sub") and FIRST in operands[index].ranks
+        if not (_is_integer(eqn, index) or floating):
+            continue
         if tie is not None and number is not None:
             found.append((index, tie, number))
     return found
@@ -92,7 +105,7 @@ def compared(eqn: Equation, operands: Operands) -> Relation | None:
             # A number that depends on the size of the group alone; the rule has its own words.
             continue
         op = eqn.op if index == 0 else _MIRRORED[eqn.op]
-        bounds = mapped(lambda bound, at: bound - at, limit, tie.shift[0])
+        bounds = minus(limit, tie.shift[0])
         sets = tuple(satisfying(op, bound) for bound in each_rank(bounds, _ranks(eqn)))
         mask = (sets, satisfying(op, limit_1 - tie.shift[1]))
         known = _decided(operands[index], tie, mask)
@@ -107,11 +120,14 @@ def compared(eqn: Equation, operands: Operands) -> Relation | None:
 
 def _decided(x: Relation, tie: Tie, mask: Sets) -> bool | None:
     """Whether a ramp lies in the sets on all ranks and on one, or in none of them, if so."""
-    if not isinstance(tie.root, tuple) or tie.within is not None:
+    if not isinstance(tie.root, Ramp) or tie.within is not None:
         return None
-    length = tie.root[1]
-    (first,) = x.ranks.get(FIRST, (None,))
-    here = length if first is None else length // first.size
+    here = length = tie.root.length
+    if FIRST in x.ranks:
+        blocks = count(x.ranks[FIRST])
+        here = length // blocks
+        if through(x.ranks[FIRST], tie.view) != (Digit(0, here, blocks),):
+            return None
     each = [(one, between(0, here)) for one in mask[0]] + [(mask[1], between(0, length))]
     if all(not (one & domain) for one, domain in each):
         return False
@@ -125,11 +141,7 @@ def shifted_alike(eqn: Equation, operands: Operands) -> Relation | None:
     ties = [_movable(x) for x in operands]
     if any(tie is None or tie.within is not None for tie in ties):
         return None
-    offsets = [
-        mapped(lambda at, at_1: at - at_1, *tie.shift)
-        for tie in ties
-        if tie is not None and tie.shift is not None
-    ]
+    offsets = [minus(*tie.shift) for tie in ties if tie is not None and tie.shift is not None]
     plain: list[Relation | None] = list(operands)
     ramps = [index for index in (0, 1) if FIRST in operands[index].ranks]
     if len(ramps) == 1:
@@ -146,6 +158,8 @@ def clipped(eqn: Equation, operands: Operands) -> Relation | None:
     """An integer held to bounds: it stays what it is where they do not bite."""
     if eqn.op == "clamp":
         low, x, high = operands
+        if not _is_integer(eqn, 1):
+            return None
         bounds = [("ge", low.const), ("le", high.const)]
         tie = _movable(x)
     else:
@@ -164,7 +178,7 @@ def clipped(eqn: Equation, operands: Operands) -> Relation | None:
     within = tie.within or (ALL,) * _ranks(eqn)
     for op, (limit, limit_1) in known:
         at_1 = satisfying(op, limit_1 - tie.shift[1])
-        ends = mapped(lambda end, at: end - at, limit, tie.shift[0])
+        ends = minus(limit, tie.shift[0])
         within = tuple(
             one & at_1 & satisfying(op, end)
             for one, end in zip(within, each_rank(ends, _ranks(eqn)), strict=True)
@@ -186,9 +200,10 @@ def mask_of(eqn: Equation, x: Relation) -> Tie | None:
         return x.tie
     if x.const is None:
         return None
-    at_n, at_1 = (mapped(lambda one: ALL if one else NONE, number) for number in x.const)
     view = tuple(uniform(size) for size in eqn.whole.out_shapes[0])
-    mask = (each_rank(at_n, _ranks(eqn)), at_1)
+    at_n, at_1 = x.const
+    sets = tuple(ALL if one else NONE for one in each_rank(at_n, _ranks(eqn)))
+    mask = (sets, ALL if at_1 else NONE)
     return Tie(NO_INTEGER, view, mask=mask, outside=False)
 
 
@@ -233,19 +248,18 @@ def _mask_and_boolean(
 def converted(eqn: Equation, operands: Operands) -> Relation | None:
     """A cast that leaves small integers, or booleans, what they are."""
     (x,) = operands
-    old, new = np.dtype(eqn.per_rank.dtypes[0]), np.dtype(eqn.per_rank.out_dtypes[0])
+    old, new = eqn.per_rank.dtypes[0], eqn.per_rank.out_dtypes[0]
     if x.tie is None or x.const is not None:
-        return None
-    wider = new.kind == "i" and (old.kind == "b" or new.itemsize >= old.itemsize)
-    exact = wider or new.kind in "fV"
-    if not exact or (new.kind in "fV" and not x.by_rank):
         return None
     if x.tie.mask is not None and x.tie.within is None:
         return _related(eqn, operands, replace(x.tie, outside=0))
     tie = _movable(x)
-    if tie is None or (new.kind in "fV" and FIRST not in x.ranks):
+    if tie is None or kind_of(old) != "i":
         return None
-    return _related(eqn, operands, tie)
+    wider = kind_of(new) == "i" and bits_of(new) >= bits_of(old)
+    ramp = isinstance(tie.root, Ramp) and holds_all_to(new, tie.root.length)
+    floating = kind_of(new) == "f" and FIRST in x.ranks and ramp
+    return _related(eqn, operands, tie) if wider or floating else None
 
 
 def chosen(eqn: Equation, operands: Operands) -> Relation | None:
@@ -293,7 +307,7 @@ def _one_shift(
     integer = one_integer([mask, *ties.values()])
     if integer is None:
         raise other_integers(eqn)
-    index = min(ties, key=lambda at: abs(ties[at].shift[1]))  # pyright: ignore[reportOptionalSubscript]
+    _, index = min((abs(tie.shift[1]), at) for at, tie in ties.items() if tie.shift is not None)
     tie, region = ties[index], regions[index]
     anywhere = (ALL,) * len(region)
     sets = (tie.within or anywhere, mask.within or anywhere, region)
@@ -364,6 +378,8 @@ def _by_numbers(eqn: Equation, factor: Relation, at: int, x: Relation) -> Relati
     assert factor.const is not None
     numbers, number_1 = factor.const
     values = each_rank(numbers, _ranks(eqn))
+    if any(isinstance(number, complex) for number in (*values, number_1)):
+        return None
     axes = varies_over(values, eqn.sizes)
     total = sum(one_of_each(values, eqn.sizes))
     x = settled(eqn, at, x)

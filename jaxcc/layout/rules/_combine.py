@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from jaxcc.layout._advice import compared, constant_fixes, reduction_repair, scale_fixes
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import CutError, Digits
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
 from jaxcc.layout._repair import Repair, unit_factor
@@ -130,7 +129,7 @@ def _unlike(
         if const is not None:
             fixes = constant_fixes(const, scales[index] / scales[other], eqn.sizes)
             repairs.append(Repair(fixes, index, factor=factor))
-            if np.issubdtype(eqn.per_rank.dtypes[index], np.integer) and eqn.op in COMPARES:
+            if kind_of(eqn.per_rank.dtypes[index]) in ("i", "u") and eqn.op in COMPARES:
                 extra.append(_VOCABULARY)
         elif same_scale(scales[other], 1.0) and counts[other] == 1:
             fixes = scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
@@ -302,7 +301,7 @@ def multiplicative(
         if op == "sum":
             out[axis] = op
             continue
-        unsigned = any(np.issubdtype(dtype, np.unsignedinteger) for dtype in eqn.per_rank.dtypes)
+        unsigned = any(kind_of(dtype) == "u" for dtype in eqn.per_rank.dtypes)
         signs = {_sign(operand) for i, operand in enumerate(operands) if i != index}
         if op == "prod" or unsigned or signs not in ({1}, {-1}):
             raise partial_refused(
@@ -334,7 +333,7 @@ def unit_only(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Re
 
 def unsigned(eqn: Equation) -> bool:
     """Whether a difference can wrap around 0, so that it does not grow with its operands."""
-    return np.issubdtype(eqn.per_rank.dtypes[0], np.unsignedinteger)
+    return kind_of(eqn.per_rank.dtypes[0]) == "u"
 
 
 def result(

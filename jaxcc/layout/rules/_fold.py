@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._ranked import each_rank, mapped
 from jaxcc.layout._relation import Relation, constant, in_dtype
 from jaxcc.layout._rules import Equation
@@ -49,7 +50,7 @@ def folded(eqn: Equation, operands: Sequence[Relation]) -> Relation | None:
     pairs = [operand.const for operand in operands if operand.const is not None]
     if len(pairs) != len(operands):
         return None
-    integral = any(np.issubdtype(dtype, np.integer) for dtype in eqn.per_rank.dtypes)
+    integral = any(kind_of(dtype) in ("i", "u") for dtype in eqn.per_rank.dtypes)
     boolean = all(dtype == np.bool_ for dtype in eqn.per_rank.dtypes)
     fold = _FOLDS.get(eqn.op)
     if eqn.op == "integer_pow":
@@ -75,9 +76,10 @@ def _all(number: Any) -> tuple[Any, ...]:
 
 def _jumps(eqn: Equation) -> bool:
     """Whether the last bit of a float, which no two devices agree on, can decide the result."""
-    kinds = {np.dtype(dtype).kind for dtype in eqn.per_rank.dtypes}
-    whole = np.dtype(eqn.per_rank.out_dtypes[0]).kind in "biu" or eqn.op in ("sign", "rem")
-    return whole and not kinds <= set("biu")
+    exact = {"b", "i", "u"}
+    kinds = {kind_of(dtype) for dtype in eqn.per_rank.dtypes}
+    whole = kind_of(eqn.per_rank.out_dtypes[0]) in exact or eqn.op in ("sign", "rem")
+    return whole and not kinds <= exact
 
 
 def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
@@ -94,6 +96,8 @@ def _run(eqn: Equation, fold: Fold, numbers: Sequence[Any]) -> Any:
 
 def _power(exponent: int) -> Fold:
     def power(x: Any) -> Any:
+        if kind_of(x.dtype) in ("i", "u") and exponent >= 0:
+            return np.asarray(int(x) ** exponent, object)
         return np.power(x, np.asarray(exponent, x.dtype))
 
     return power

@@ -136,10 +136,13 @@ def _outside(
     """What the result is where it is not right, if known, and where it is something else at 1."""
     if eqn.op in _KEEP_ZERO and len(owned) == 1:
         ((index, tie),) = owned.items()
-        zero = tie.outside == 0 and not isinstance(tie.outside, bool)
+        zero = not isinstance(tie.outside, bool) and tie.outside == 0
         if zero and not (eqn.op == "div" and index == 1):
             return 0, tie.inside
     if eqn.op != "select_n" or len(operands) != 3:
+        return None, ALL
+    if any(tie.within != next(iter(owned.values())).within for tie in owned.values()):
+        # Where one is right and another is not, nobody knows what is chosen.
         return None, ALL
     if 0 in owned:
         number = neutral_number(operands[1]) if owned[0].outside is False else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation
 from jaxcc.layout._rules import Equation
@@ -66,7 +65,7 @@ def _mul(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relatio
 
 @pointwise("div")
 def _div(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
-    if np.issubdtype(eqn.per_rank.dtypes[0], np.integer):
+    if kind_of(eqn.per_rank.dtypes[0]) in ("i", "u"):
         return unit_only(eqn, operands, base)
     over, under = (measured(eqn, i, operand) for i, operand in enumerate(operands))
     partial = multiplicative(eqn, operands, linear=(0,))

@@ -15,7 +15,8 @@ from jaxcc.layout._digits import count, whole_dim
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side
 from jaxcc.layout._settle import settled
-from jaxcc.layout._tie import FIRST
+from jaxcc.layout._tie import FIRST, Ramp
+from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import require_unit, require_whole, together
 
 # What gather and scatter call the same things.
@@ -69,13 +70,22 @@ def one_index(eqn: Equation, columns: Sequence[Relation]) -> tuple[Equation, Rel
             dtypes=(of.dtypes[0], of.dtypes[1], *of.dtypes[after:]),
         )
 
+    def name_of(index: int) -> str:
+        return eqn.name(place(index))
+
+    def layout_of(index: int) -> str:
+        return eqn.layout(place(index))
+
+    def held_of(index: int) -> Held | None:
+        return eqn.held(place(index))
+
     view = replace(
         eqn,
         per_rank=side(eqn.per_rank),
         whole=side(eqn.whole),
-        name=lambda i: eqn.name(place(i)),
-        layout=lambda i: eqn.layout(place(i)),
-        held=lambda i: eqn.held(place(i)),
+        name=name_of,
+        layout=layout_of,
+        held=held_of,
     )
     if len(rest) == 1:
         return view, columns[rest[0]]
@@ -90,7 +100,7 @@ def _counted(eqn: Equation, column: Relation, at: int, dim: int) -> int | None:
     here, whole = eqn.per_rank.shapes[1 + at], eqn.whole.shapes[1 + at]
     size, length = eqn.per_rank.shapes[0][dim], eqn.whole.shapes[0][dim]
     walked = [d for d, digits in enumerate(tie.view) if any(digit.named for digit in digits)]
-    if tie.root != ("iota", length) or len(walked) != 1:
+    if tie.root != Ramp(length) or len(walked) != 1:
         return None
     (batch,) = walked
     if (here[batch], whole[batch]) != (size, length) or tie.view[batch] != whole_dim(0, length):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxcc.layout._dtypes import bits_of, kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, same_scale
 from jaxcc.layout._rules import Equation
@@ -117,13 +118,13 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
     (x,) = operands
     old, new = np.dtype(eqn.per_rank.dtypes[0]), np.dtype(eqn.per_rank.out_dtypes[0])
     scale = measured(eqn, 0, x)
-    if old != new and old.kind == "i" and old.itemsize < 4:
+    if old != new and kind_of(old) == "i" and bits_of(old) < 32:
         why = f"a term of {old.name} that wraps around is another number in {new.name}"
         require_whole(eqn, operands, why)
         require_unit(eqn, operands, why)
     if old == new or _linear_cast(old, new):
         return result(base, base.dims, scale, dict(x.partial))
-    if old.kind == "b" and set(x.partial.values()) <= {"max", "min"}:
+    if kind_of(old) == "b" and set(x.partial.values()) <= {"max", "min"}:
         # False and True become 0 and 1, which keep their order.
         return result(base, base.dims, scale, dict(x.partial))
     require_whole(eqn, operands, f"a cast from {old.name} to {new.name} is not linear")
@@ -135,12 +136,7 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
 def _linear_cast(old: np.dtype[Any], new: np.dtype[Any]) -> bool:
     """Up to rounding: between floats, from signed integers up, and between those that do not
     narrow."""
-    if _floating(old) or old.kind == "c":
-        return new.kind == "c" or (_floating(new) and old.kind != "c")
-    signed = old.kind == "i"
-    return signed and (_floating(new) or (new.kind == "i" and new.itemsize >= old.itemsize))
-
-
-def _floating(dtype: np.dtype[Any]) -> bool:
-    # bfloat16 and the other extension floats have kind "V".
-    return dtype.kind in "fV"
+    from_, to = kind_of(old), kind_of(new)
+    if from_ in ("f", "c"):
+        return to == "c" or (from_ == "f" and to == "f")
+    return from_ == "i" and (to == "f" or (to == "i" and bits_of(new) >= bits_of(old)))

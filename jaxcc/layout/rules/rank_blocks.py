@@ -22,7 +22,7 @@ from jaxcc.layout._ranked import (
     between,
     block_digits,
     each_rank,
-    mapped,
+    minus,
     ranked,
     varies_over,
 )
@@ -72,7 +72,7 @@ def own_rows(
     at_n, at_1 = tie.shift
     block, whole = eqn.per_rank.shapes[operand][dim], eqn.whole.shapes[operand][dim]
     ranks = math.prod(eqn.sizes.values())
-    offsets = each_rank(mapped(lambda at: at_1 - at, at_n), ranks)
+    offsets = each_rank(minus(at_1, at_n), ranks)
     if any(offset % block for offset in offsets):
         return None
     found = block_digits(ranked(o // block for o in offsets), dim, block, eqn.sizes)
@@ -213,10 +213,8 @@ def rank_window(
         return None
     at_n, at_1 = start.const
     first = min(max(at_1, 0), length - whole)
-    offsets = each_rank(
-        mapped(lambda at: min(max(at, 0), length - size) - first, at_n),
-        math.prod(eqn.sizes.values()),
-    )
+    starts = each_rank(at_n, math.prod(eqn.sizes.values()))
+    offsets = [min(max(at, 0), length - size) - first for at in starts]
     if any(offset % size for offset in offsets):
         return None
     found = block_digits(ranked(o // size for o in offsets), dim, size, eqn.sizes)

@@ -16,10 +16,11 @@ from jaxcc.layout._digits import (
     uniform,
     whole_dim,
 )
+from jaxcc.layout._dtypes import holds_all_to
 from jaxcc.layout._ranked import rank_along
 from jaxcc.layout._relation import Relation, constant
 from jaxcc.layout._rules import Equation, Refused, layout_rule
-from jaxcc.layout._tie import FIRST, Tie
+from jaxcc.layout._tie import FIRST, Ramp, Tie
 from jaxcc.layout.rules._combine import result, together
 from jaxcc.layout.rules.indexing import chosen
 
@@ -32,10 +33,11 @@ def _iota(eqn: Equation) -> Relation:
     dims = [whole_dim(d, size) if d == dim else uniform(size) for d, size in enumerate(shape)]
     size, length = shape[dim], whole[dim]
     view = [whole_dim(0, length) if d == dim else uniform(n) for d, n in enumerate(whole)]
-    tie = Tie(("iota", length), tuple(view), shift=(0, 0))
+    tie = Tie(Ramp(length), tuple(view), shift=(0, 0))
+    exact = holds_all_to(eqn.per_rank.out_dtypes[0], length)
     if size == length:
-        return Relation(tuple(dims), tie=tie)
-    if size == 0 or length % size:
+        return Relation(tuple(dims), tie=tie if exact else None)
+    if size == 0 or length % size or not exact:
         raise Refused(
             "LAYOUT_RANK_INDEX",
             f"iota counts to {size} on each of n ranks and to {length} on one",

@@ -57,6 +57,8 @@ def binary(w: Writer) -> bool:
         return ok and w.add(t, "binary", [a, b], name)
     names: Sequence[str] = BINARY_FLOAT
     if t.ops and not w.careless:
+        if len(t.ops) > 1 or t.ops == {"prod"}:
+            return False
         names = ("add", "sub") if t.ops == {"sum"} else sorted(t.ops)
     return w.add(t, "binary", [a, b], w.any_of(names))
 

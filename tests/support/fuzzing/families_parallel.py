@@ -111,6 +111,13 @@ def rotate(w: Writer) -> bool:
     return k is not None and w.add(w.types[k], "rotated", [k], axis, 1)
 
 
+def swap(w: Writer) -> bool:
+    """Two ranks of all axes change places."""
+    axes = tuple(w.sizes)
+    k = w.value(lambda t: all(t.plain(axis) for axis in axes))
+    return k is not None and w.add(w.types[k], "swapped", [k], axes)
+
+
 def own_block(w: Writer) -> bool:
     """The rank's block of what every rank holds."""
     axis = w.any_of(list(w.sizes))
@@ -336,7 +343,8 @@ def dynamic(w: Writer) -> bool:
 
 COLLECTIVES: list[tuple[Family, int]] = [
     (finish, 8), (forget, 4), (again, 1), (gather, 4), (gather_sum, 1), (scatter, 3), (exchange, 3),
-    (rotate, 1), (own_block, 2), (miscount, 5), (add_share, 1), (share_of_bias, 1), (length, 1),
+    (rotate, 1), (swap, 1), (own_block, 2), (miscount, 5), (add_share, 1), (share_of_bias, 1),
+    (length, 1),
 ]  # fmt: skip
 INDEXED: list[tuple[Family, int]] = [
     (positions, 2), (masked, 2), (on_rank, 1), (times_rank, 1), (take, 3), (take_along, 1),

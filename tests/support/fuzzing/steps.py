@@ -196,6 +196,13 @@ def _rotated(x: Any, axis: str, shift: int) -> Any:
     return lax.ppermute(x, axis, [(i, (i + shift) % n) for i in range(n)])
 
 
+def _swapped(x: Any, axes: Sequence[str]) -> Any:
+    """The first and the last rank of several axes change places."""
+    last: Any = _size(axes) - 1
+    order = [last, *range(1, last), 0] if last else [0]
+    return lax.ppermute(x, _names(axes), list(enumerate(order)))
+
+
 def _bare_dot(a: Any, b: Any, contract: Any, batch: Any) -> Any:
     numbers: Any = (tuple(map(tuple, contract)), tuple(map(tuple, batch)))
     return lax.dot_general(a, b, numbers)
@@ -277,4 +284,5 @@ STEPS: dict[str, Callable[..., Any]] = {
     ),
     "all_to_all": lambda x, axis, split, concat: lax.all_to_all(x, axis, split, concat, tiled=True),
     "rotated": _rotated,
+    "swapped": _swapped,
 }

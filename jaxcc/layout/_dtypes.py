@@ -1,0 +1,52 @@
+"""What kind of numbers an element type holds; NumPy takes JAX's int4 and bfloat16 for neither."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+_jnp: Any = jnp
+
+
+@functools.lru_cache(256)
+def kind_of(dtype: Any) -> str:
+    """`b` boolean, `i` signed, `u` unsigned, `f` floating, `c` complex; empty for others."""
+    kinds = {
+        "b": _jnp.bool_,
+        "i": _jnp.signedinteger,
+        "u": _jnp.unsignedinteger,
+        "f": _jnp.floating,
+        "c": _jnp.complexfloating,
+    }
+    for kind, family in kinds.items():
+        if _jnp.issubdtype(dtype, family):
+            return kind
+    return ""
+
+
+@functools.lru_cache(256)
+def bits_of(dtype: Any) -> int:
+    """The width of an integer or floating type: 4 for int4."""
+    if kind_of(dtype) in ("i", "u"):
+        return int(_jnp.iinfo(dtype).bits)
+    return int(np.dtype(dtype).itemsize * 8)
+
+
+@functools.lru_cache(256)
+def holds_all_to(dtype: Any, limit: int) -> bool:
+    """Whether every integer up to `limit` is exact in a type of at least 32 bits."""
+    if bits_of(dtype) < 32:
+        return False
+    if kind_of(dtype) == "i":
+        return limit <= int(_jnp.iinfo(dtype).max)
+    return kind_of(dtype) == "f" and limit <= 2 ** int(_jnp.finfo(dtype).nmant)
+
+
+def wrapped(number: int, dtype: Any) -> int:
+    """An integer as an integer type holds it."""
+    bits = bits_of(dtype)
+    number %= 1 << bits
+    return number - (1 << bits) if kind_of(dtype) == "i" and number >> (bits - 1) else number
