@@ -11,6 +11,9 @@ from jaxcc.layout._flatten import Step
 from jaxcc.layout._relation import ANY_SCALE, Relation, same_scale
 from jaxcc.layout._rules import Refused, collective_of
 
+# Code that JAX does not see.
+_OUTSIDE = ("ffi_call", "pure_callback", "io_callback")
+
 
 def why_rule_needed(
     step: Step, other: Step, relations: Sequence[Relation], axes: Collection[str]
@@ -18,6 +21,8 @@ def why_rule_needed(
     """Why a primitive without a rule cannot be accepted here; empty if it can."""
     if effects := outside_effects(step.eqn):
         return f"nothing is known of its effect {effects[0]}"
+    if step.op in _OUTSIDE:
+        return "nothing is known of what it computes, or whether it communicates"
     if step.eqn.effects or _communicates(step.eqn, axes):
         return "nothing is known of the mesh axes that it uses"
     if str(step.params) != str(other.params):

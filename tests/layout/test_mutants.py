@@ -22,8 +22,10 @@ from jaxcc.layout import (
     Replicated,
     Sliced,
     _apply,
+    _bodies,
+    _branches,
     _constants,
-    _control,
+    _loops,
     _outputs,
     _pairs,
     _params,
@@ -319,8 +321,8 @@ def _without_local(eqn: Any, operands: Any) -> Any:
 
 def _any_row(applier: Any, step: Any, held: Any) -> Any:
     x = held.relation
-    ranks = {axis: _control._moved(digits, -1) for axis, digits in x.ranks.items()}
-    dims = tuple(_control._moved(digits, -1) for digits in x.dims[1:])
+    ranks = {axis: _loops._moved(digits, -1) for axis, digits in x.ranks.items()}
+    dims = tuple(_loops._moved(digits, -1) for digits in x.dims[1:])
     return held._replace(relation=replace(x, dims=dims, ranks=ranks))
 
 
@@ -377,13 +379,13 @@ MUTANTS = [
     part(collective, "PER_RANK", -1, ops=("all_gather",)),
     part(collective, "select", lambda ranks, axis, digits: ranks, ops=("all_gather",)),
     # Control flow.
-    part(_control, "same_scale", _yes, "summed_every_turn"),
-    part(_control, "_fixed_point", _one_turn, "summed_every_turn_and_halved"),
-    part(_control, "_require_one_path", _nothing, "as_many_turns_as_the_rank_needs"),
-    part(_control, "_communicates", lambda program: False, "sum_by_a_rank_that_chooses"),
-    part(_control, "_row", _any_row, "rows_in_another_order"),
-    part(_control, "_joined", _first_of, "pending_in_one_branch"),
-    part(_control, "_require_same", _nothing, "another_order_on_one_rank"),
+    part(_bodies, "same_scale", _yes, "summed_every_turn"),
+    part(_loops, "_fixed_point", _one_turn, "summed_every_turn_and_halved"),
+    part(_loops, "require_one_path", _nothing, "as_many_turns_as_the_rank_needs"),
+    part(_branches, "_communicates", lambda program: False, "sum_by_a_rank_that_chooses"),
+    part(_loops, "_row", _any_row, "rows_in_another_order"),
+    part(_branches, "joined_value", _first_of, "pending_in_one_branch"),
+    part(_loops, "_require_same", _nothing, "another_order_on_one_rank"),
     # The rank's number.
     part(_settle, "block_digits", _any_blocks, "positions_of_every_rank_from_zero"),
     part(_settle, "block_digits", _any_blocks, "blocks_from_the_other_end"),
@@ -393,7 +395,7 @@ MUTANTS = [
     part(_by_rank, "one_integer", _first_integer, "masked_by_another_dimension",
          also=((_pointwise, "one_integer", _first_integer),)),
     part(_apply, "rooted", _one_root, "masked_by_other_ids",
-         also=((_control, "rooted", _one_root),)),
+         also=((_bodies, "rooted", _one_root),)),
     part(_joint, "require_full", _nothing, ops=("argmax",)),
     part(rank_blocks, "_adds_own", _yes, "updates_of_other_ranks"),
     # Orders.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import AbstractMesh
 
 import jaxcc
@@ -71,3 +72,29 @@ def test_the_public_function_says_what_a_rule_is() -> None:
     text = jaxcc.register_layout_rule.__doc__ or ""
     for word in ("rule(eqn, *relations)", "It returns a relation", "LAYOUT_RULE"):
         assert word in text
+
+
+@pytest.mark.parametrize("layout", [Replicated, Sliced(0)])
+@pytest.mark.parametrize("kind", ["ffi_call", "pure_callback", "io_callback"])
+def test_code_that_jax_does_not_see_needs_a_rule(kind: str, layout) -> None:
+    """It may communicate, so that every rank holds its operands says nothing of its result."""
+
+    def f(x):
+        like = jax.ShapeDtypeStruct.like(x)
+        if kind == "ffi_call":
+            return jax.ffi.ffi_call("someone_elses", like)(x)
+        call = jax.pure_callback if kind == "pure_callback" else io_callback
+        return call(lambda a: a, like, x)
+
+    aval = jax.ShapeDtypeStruct((8,), jnp.float32)
+    with raises_layout("LAYOUT_NO_RULE"):
+        check(f, aval, mesh=AbstractMesh((4,), ("tp",)), in_layouts=(layout,))
+
+
+def test_printing_is_no_effect_on_results() -> None:
+    def f(x):
+        jax.debug.print("sum {}", x.sum())
+        return 2.0 * x
+
+    aval = jax.ShapeDtypeStruct((8,), jnp.float32)
+    check(f, aval, mesh=AbstractMesh((4,), ("tp",)), in_layouts=(Sliced(0),), out_layouts=Sliced(0))

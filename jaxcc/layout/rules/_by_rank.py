@@ -354,8 +354,19 @@ def owned(
     shift = x.tie.shift if same and x.tie is not None else None
     inside = chosen_1 & (tie.inside if tie is not None else ALL)
     outside = neutral if exact else None
+    # What is chosen and not right may be NaN; what is not chosen is the neutral number.
+    covered = all(own.within(ok) for own, ok in zip(chosen_n, right, strict=True))
     return replace(
-        made, tie=Tie(root, view, shift=shift, within=within, outside=outside, inside=inside)
+        made,
+        tie=Tie(
+            root,
+            view,
+            shift=shift,
+            within=within,
+            outside=outside,
+            inside=inside,
+            finite=covered or tie is None or tie.finite,
+        ),
     )
 
 
