@@ -97,11 +97,12 @@ class TypedFunction:
             self._compiled[key] = Schedule(source).compile("xla")
         return self._compiled[key](*call.args)
 
-    def local(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself on per-rank arrays, for use inside a `shard_map` of your own; it is
+    @property
+    def local(self) -> Callable[..., Any]:
+        """The function itself, of per-rank arrays, for use inside a `shard_map` of your own; it is
         not checked.
         """
-        return self._f(*args, **kwargs)
+        return self._f
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """What the promise is held against: the same function on a group of one, with the whole

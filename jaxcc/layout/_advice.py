@@ -77,9 +77,9 @@ def reduction_repair(
     return Repair((fix,), operand, pending, unit_factor(x.scale))
 
 
-def scale_reason(scale: float, sizes: Mapping[str, int]) -> str:
+def scale_reason(scale: float, sizes: Mapping[str, int], origin: Origin | None = None) -> str:
     """How a value may have come to a scale."""
-    for axis, n in sizes.items():
+    for axis, n in _likely_first(sizes, origin):
         if n > 1 and same_scale(scale, n):
             return f"a value that all {n} ranks of '{axis}' hold, or its mean, was summed over them"
         if n > 1 and same_scale(scale, 1 / n):
@@ -89,7 +89,7 @@ def scale_reason(scale: float, sizes: Mapping[str, int]) -> str:
 
 def scale_fixes(scale: float, sizes: Mapping[str, int], origin: Origin | None) -> tuple[str, ...]:
     """What brings a scale to 1; `origin` is what made the value so."""
-    for axis, n in sizes.items():
+    for axis, n in _likely_first(sizes, origin):
         if n > 1 and same_scale(scale, n):
             if _stands("psum", origin):
                 return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
@@ -104,6 +104,16 @@ def scale_fixes(scale: float, sizes: Mapping[str, int], origin: Origin | None) -
                 return (f"use jax.lax.psum(..., '{axis}') for the pmean",)
             return (f"multiply by jax.lax.axis_size('{axis}')",)
     return ("divide by a number of the whole, not of a rank: for sizes, the whole array's",)
+
+
+def _likely_first(sizes: Mapping[str, int], origin: Origin | None) -> list[tuple[str, int]]:
+    """The axes with their sizes, those first that stand in the user's line."""
+
+    def named(item: tuple[str, int]) -> bool:
+        axis, _ = item
+        return _stands(f'"{axis}"', origin) or _stands(f"'{axis}'", origin)
+
+    return sorted(sizes.items(), key=named, reverse=True)
 
 
 def _stands(word: str, origin: Origin | None) -> bool:

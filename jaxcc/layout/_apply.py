@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxcc._compat import SourceLine
+from jaxcc._compat import SourceLine, axis_names
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._digits import CutError, count, uniform, whole_dim
 from jaxcc.layout._errors import Finding, LayoutError
@@ -120,10 +120,20 @@ class Applier:
             return replace(relation, dims=tuple(shape(step.params, relation.dims, out.shape)))
         collective = collective_of(step.op)
         assert collective is not None
+        if self._left_out(step, relation):
+            return relation
         eqn = self.equation(step, step, [held])
         if not sees_ranks(step.op):
             relation = settled(eqn, 0, relation)
         return stored(collective.relate(eqn, relation), out.dtype)
+
+    def _left_out(self, step: Step, x: Relation) -> bool:
+        """Whether a sum is left out because its operand was reduced before, by a repair."""
+        if self.repair is None or not self.repair.instead or step.op != "psum":
+            return False
+        done = {axis for axis, _ in self.repair.reduce}
+        axes = axis_names(step.eqn)
+        return set(axes) <= done and all(x.plain_over(axis) for axis in axes)
 
     def moved_at_1(self, step: Step) -> bool:
         """The same on the side of the group of one, where a collective is the identity."""

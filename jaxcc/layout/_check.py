@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import jax
 
+from jaxcc.layout._annotations import bind_annotations
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, flatten_layouts
@@ -23,7 +24,7 @@ def check(
     f: Callable[..., Any],
     *avals: Any,
     mesh: Any,
-    in_layouts: Any,
+    in_layouts: Any = None,
     out_layouts: Any = None,
     check_vma: bool = True,
     grad: int | tuple[int, ...] | None = None,
@@ -37,7 +38,8 @@ def check(
       f: the per-rank function of positional arguments.
       *avals: its arguments; every leaf has the *whole* array's `.shape` and `.dtype`.
       mesh: a Mesh, an AbstractMesh, or anything whose `.shape` maps axis names to sizes.
-      in_layouts: a pytree prefix of the arguments (a tuple with an entry for each).
+      in_layouts: a pytree prefix of the arguments (a tuple with an entry for each); by default
+        what `f`'s annotations state, of the result too.
       out_layouts: a pytree prefix of the result; None infers the layouts and reports them.
       check_vma: the flag of `jax.shard_map` that the program will run with; it decides what the
         gradient of `psum` is.
@@ -58,6 +60,9 @@ def check(
     Raises:
       LayoutError: with everything that is wrong with the program.
     """
+    if in_layouts is None:
+        in_layouts, stated = bind_annotations(f, avals)
+        out_layouts = stated if out_layouts is None else out_layouts
     program = _program(f, avals, mesh, in_layouts, check_vma)
     if structure == "rank-dependent":
         if grad is not None:
@@ -94,6 +99,7 @@ def check(
         out_names=names,
         out_types=type_texts([var.aval for var in proof.alone.outvars]),
         notes=(*notes, *proof.result.assumptions),
+        assumed=len(proof.result.assumptions),
         source=proof.result.source,
     )
 

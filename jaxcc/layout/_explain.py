@@ -10,7 +10,7 @@ from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Step
 from jaxcc.layout._layouts import LayoutMap
-from jaxcc.layout._relation import layout_seen
+from jaxcc.layout._relation import Relation, layout_seen
 from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._values import Held, slot_bytes, type_text
@@ -20,8 +20,20 @@ def layout_text(held: Held, sizes: Mapping[str, int]) -> str:
     """The layout to show for a value."""
     if held.relation is None:
         return "refused"
-    seen = layout_seen(held.relation, tuple(sizes))
+    seen = by_rank_text(held.relation, layout_seen(held.relation, tuple(sizes)))
     return seen.describe() if isinstance(seen, LayoutMap) else seen
+
+
+def by_rank_text(relation: Relation, seen: LayoutMap | str) -> LayoutMap | str:
+    """The layout, or a text that says that each rank has something of its own there."""
+    if not relation.by_rank:
+        return seen
+    text = seen.describe() if isinstance(seen, LayoutMap) else seen
+    if relation.const is not None:
+        return "another number on every rank"
+    owned = relation.tie is not None and (relation.tie.within or relation.tie.mask)
+    what = "the part that each rank owns" if owned else "counted from each rank's own block"
+    return what if text == "Replicated" else f"{text}, {what}"
 
 
 def finding_of(

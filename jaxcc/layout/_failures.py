@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+import opt_einsum
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._captured import captured_error
@@ -21,6 +22,7 @@ from jaxcc.layout._trace import argument_names, per_rank_shape
 from jaxcc.layout._values import type_text
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_EINSUM = os.path.dirname(os.path.abspath(opt_einsum.__file__)) + os.sep
 _JAXCC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # How JAX refuses a captured array that lies on a mesh with Explicit axes.
 _CAPTURES = "Closing over inputs to shard_map"
@@ -127,7 +129,8 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 def _raised_by_jax(error: Exception) -> bool:
     innermost = next(_frames(error), None)
-    return innermost is not None and innermost.f_code.co_filename.startswith(_JAX)
+    # opt_einsum is a part of jax.numpy.einsum.
+    return innermost is not None and innermost.f_code.co_filename.startswith((_JAX, _EINSUM))
 
 
 def _unknown_axis(error: Exception, sizes: Mapping[str, int]) -> str | None:
@@ -150,7 +153,7 @@ def _unknown_axis(error: Exception, sizes: Mapping[str, int]) -> str | None:
 def user_line(error: BaseException) -> SourceLine | None:
     """The innermost line outside JAX and jaxcc that the error passed."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith((_JAX, _JAXCC)) or frame.lineno is None:
+        if frame.filename.startswith((_JAX, _EINSUM, _JAXCC)) or frame.lineno is None:
             continue
         one_line = frame.end_lineno == frame.lineno
         return SourceLine(

@@ -205,7 +205,7 @@ class _Output:
             "LAYOUT_SCALE",
             what,
             origin=self.held.scaled,
-            because=scale_reason(scale, self.sizes),
+            because=scale_reason(scale, self.sizes, self.held.scaled),
             repairs=(Repair(self._scale_fixes(scale), factor=unit_factor(scale)),),
         )
 

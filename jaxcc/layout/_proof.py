@@ -117,9 +117,24 @@ def traced(
 
 
 def group_sizes(sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """The mesh's own sizes, and their smallest prime factors."""
+    """The mesh's own sizes, and their smallest prime factors.
+
+    Axes that have one size in all of these are told apart by groups in which some of them have one
+    rank: a factor of one axis would else pass for that of another.
+    """
+    groups: list[Mapping[str, int]] = [dict(sizes)]
     smallest = {axis: _smallest_factor(n) for axis, n in sizes.items()}
-    return [dict(sizes)] if smallest == dict(sizes) else [dict(sizes), smallest]
+    if smallest != dict(sizes):
+        groups.append(smallest)
+    alike: dict[int, list[str]] = {}
+    for axis, n in sizes.items():
+        if n > 1:
+            alike.setdefault(n, []).append(axis)
+    for bit in range(max(map(len, alike.values()), default=1).bit_length()):
+        alone = {axis for axes in alike.values() for k, axis in enumerate(axes) if k >> bit & 1}
+        if alone:
+            groups.append({axis: 1 if axis in alone else smallest[axis] for axis in sizes})
+    return groups
 
 
 def _smallest_factor(n: int) -> int:

@@ -30,6 +30,8 @@ class Repair:
       at: the operation's place in the program, or that of the result.
       result: whether it is a result that is changed.
       everywhere: whether later operations that read the same value read the changed one too.
+      instead: whether later sums of what every rank then holds are left out.
+      last: whether it is tried only if no other one mends the program.
       bytes: what one rank gives to one all-reduce.
     """
 
@@ -40,6 +42,8 @@ class Repair:
     at: int = -1
     result: bool = False
     everywhere: bool = False
+    instead: bool = False
+    last: bool = False
     bytes: int = 0
 
     def applied(self, x: Relation, sizes: Mapping[str, int]) -> Relation:
@@ -55,6 +59,8 @@ class Repair:
         """The fixes, with what they communicate more than the program does."""
         if not self.reduce or not self.bytes:
             return list(self.fixes)
+        if self.instead:
+            return [f"{fix}, instead of the sum after it" for fix in self.fixes]
         kind = "all-reduce" if len(self.reduce) == 1 else f"all-reduce over {len(self.reduce)} axes"
         return [f"{fix} (one {kind} of {size_text(self.bytes)})" for fix in self.fixes]
 
@@ -79,12 +85,23 @@ def _tried(
     tried = {fix for repair in finding.repairs for fix in repair.fixes}
     passed: list[str] = []
     for repair in finding.repairs:
-        for everywhere in (False,) if repair.result else (True, False):
-            after = Counter(map(_key, walked(replace(repair, everywhere=everywhere))))
+        if repair.last and passed:
+            continue
+        for one in _variants(repair):
+            after = Counter(map(_key, walked(one)))
             if not after - before and after[_key(finding)] < before[_key(finding)]:
-                passed += repair.texts()
+                passed += one.texts()
                 break
     return replace(finding, fixes=(*passed, *(fix for fix in finding.fixes if fix not in tried)))
+
+
+def _variants(repair: Repair) -> list[Repair]:
+    """The ways in which a change may be meant, the plainest first."""
+    if repair.result:
+        return [repair]
+    wide = replace(repair, everywhere=True)
+    found = [wide, repair]
+    return [*found, replace(wide, instead=True)] if repair.reduce else found
 
 
 def _key(finding: Finding) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxcc._compat import SourceLine
 from jaxcc._version import __version__
+from jaxcc.layout._explain import by_rank_text
 from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._relation import layout_seen
@@ -65,7 +66,10 @@ class ReportSource:
     def layout(self, slot: Slot) -> LayoutMap | str:
         """The layout of a value, or a short text where no layout says it."""
         relation = self.held[slot].relation
-        return "refused" if relation is None else layout_seen(relation, tuple(self.sizes))
+        if relation is None:
+            return "refused"
+        seen = layout_seen(relation, tuple(self.sizes))
+        return by_rank_text(relation, seen)
 
     def _line(self, step: Step) -> ReportLine | None:
         """The line of a step, or None for one that only helps JAX."""
@@ -93,6 +97,7 @@ class LayoutReport:
       in_types, out_types: the whole type of each leaf, as JAX prints it.
       notes: what the promise excludes, for instance a Local input.
       proved: whether the promise was shown by proof; else the program was run.
+      assumed: how many claims of `unsafe_assume` the proof leans on.
     """
 
     # Messages and help name what users import.
@@ -108,6 +113,7 @@ class LayoutReport:
     out_types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     proved: bool = True
+    assumed: int = 0
     source: ReportSource = field(default_factory=ReportSource, repr=False, compare=False)
 
     @functools.cached_property
@@ -141,6 +147,7 @@ class LayoutReport:
                 )
             ],
             "proved": self.proved,
+            "assumed": self.assumed,
             "lines": [
                 {
                     "file": None if line.source is None else line.source.file,
@@ -164,6 +171,8 @@ class LayoutReport:
             ", ".join(f"{axis}={n}" for axis, n in group.items()) for group in self.sizes
         )
         claim = "rank-invariant" if self.proved else "tested, not proved,"
+        if self.assumed:
+            claim += f", if what it assumes {self.assumed} times holds,"
         head = f"{claim} for {sizes} (check_vma={self.check_vma})"
         rows = [
             (name, "argument", of, layout.describe(), "")

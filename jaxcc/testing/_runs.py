@@ -133,10 +133,11 @@ def runs_of(
                 f"{f.__name__} is a typed function, which has layouts of its own",
                 fixes=("leave out in_layouts= and out_layouts=, or pass the per-rank function",),
             )
+        f = f if mesh is None else f.over(mesh)
         args = _arrays(positional(f, args, {}))
         report = f.check(*args)
         outs = list(report.out_layouts)
-        sizes = mesh_sizes(f.mesh if mesh is None else mesh)
+        sizes = mesh_sizes(f.mesh)
         return Runs(f.local, args, sizes, report.in_layouts, outs, report.check_vma)
     if mesh is None or in_layouts is None:
         raise LayoutError(

@@ -275,8 +275,19 @@ def _refuse_counted(
                     f"is Partial(sum) over '{axis}'",
                     because=f"the sum over the {n} ranks adds {name} once for each rank",
                     fixes=fixes,
-                    repairs=(Repair(fixes, index, factor=1 / n),),
+                    repairs=(
+                        Repair(fixes, index, factor=1 / n),
+                        _reduced_before(eqn, operands, axis, name),
+                    ),
                 ) from None
+
+
+def _reduced_before(eqn: Equation, operands: Sequence[Relation], axis: str, name: str) -> Repair:
+    """The all-reduce of what is pending, before the sum with `name`."""
+    index = next(i for i, operand in enumerate(operands) if axis in operand.partial)
+    when = f"of {eqn.name(index)}, before {name} is added"
+    repair = reduction_repair(operands[index], axis, "sum", eqn.sizes, when, index)
+    return replace(repair, last=True)
 
 
 def multiplicative(

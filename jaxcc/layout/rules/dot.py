@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcc.layout._digits import Digit, Digits, uniform
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side, layout_rule
 from jaxcc.layout.rules._combine import (
@@ -74,7 +75,9 @@ def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
     base = together(eqn, operands)
     scale = product(eqn, measured(eqn, 0, lhs), measured(eqn, 1, rhs))
     terms = result(base, base.dims, scale, multiplicative(eqn, operands))
-    return reduced(eqn, terms, "sum", space.contracted, whole.contracted, whole.shape)
+    # A product of booleans is whether any pair is true.
+    op = "max" if kind_of(eqn.per_rank.out_dtypes[0]) == "b" else "sum"
+    return reduced(eqn, terms, op, space.contracted, whole.contracted, whole.shape)
 
 
 @layout_rule("scaled_matmul_wrapper")

@@ -47,6 +47,10 @@ GENERAL_BINARY = (
 def _linear(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
     (x,) = operands
     scale = measured(eqn, 0, x)
+    if eqn.op == "reduce_precision" and eqn.per_rank.params["exponent_bits"] < 5:
+        why = "so few bits of exponent leave little of a term of the sum"
+        require_whole(eqn, operands, why)
+        require_unit(eqn, operands, why)
     flip = eqn.op == "neg"
     monotone = flip and not unsigned(eqn)
     if not monotone and any(op != "sum" for op in x.partial.values()):
@@ -120,6 +124,10 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
     scale = measured(eqn, 0, x)
     if old != new and kind_of(old) == "i" and bits_of(old) < 32:
         why = f"a term of {old.name} that wraps around is another number in {new.name}"
+        require_whole(eqn, operands, why)
+        require_unit(eqn, operands, why)
+    if old != new and kind_of(new) == "f" and bits_of(new) < 16:
+        why = f"what {new.name} leaves of a term of the sum is little"
         require_whole(eqn, operands, why)
         require_unit(eqn, operands, why)
     if old == new or _linear_cast(old, new):
