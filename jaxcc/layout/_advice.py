@@ -34,12 +34,13 @@ def is_random(op: str) -> bool:
 
 def times(scale: float) -> str:
     """A scale in words that an object follows: `4 times`, `1/4 of`, `equal to`."""
-    if same_scale(scale, 1.0):
+    if scale == 1.0:
         return "equal to"
     inverse = 1 / scale if scale else math.inf
-    if abs(inverse - round(inverse)) < 1e-4 and abs(inverse) > 1:
+    if math.isfinite(inverse) and abs(round(inverse)) > 1 and abs(inverse - round(inverse)) < 1e-4:
         return f"1/{round(inverse)} of"
-    return f"{scale:g} times"
+    short = f"{scale:g}"
+    return f"{short if short != '1' else f'{scale:.9g}'} times"
 
 
 def compared(scale: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier, rooted
 from jaxcc.layout._digits import CutError
-from jaxcc.layout._flatten import Program, Step, flatten_body
+from jaxcc.layout._flatten import Program, Slot, Step, flatten_body
 from jaxcc.layout._params import require_same_dtype
 from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused, Side
@@ -104,12 +105,12 @@ def refused_value(applier: Applier, step: Step, held: Held, refused: Refused) ->
     return held._replace(relation=None, findings=(finding,))
 
 
-def _side(shape: tuple[int, ...], count: int) -> Side:
-    return Side({}, (shape,) * count, (shape,))
+def _side(shape: tuple[int, ...], count: int, dtype: Any) -> Side:
+    return Side({}, (shape,) * count, (shape,), (dtype,) * count, (dtype,))
 
 
 def joined_value(
-    applier: Applier, step: Step, helds: Sequence[Held], whole: tuple[int, ...], what: str
+    applier: Applier, step: Step, helds: Sequence[Held], slot: Slot, what: str
 ) -> Held:
     """What is known of a value that is one of `helds`, and no rank or reader can tell which."""
     for held in helds:
@@ -122,7 +123,7 @@ def joined_value(
     name = f"{what} of {step.op}"
     try:
         known = [settled_value(relation, name, applier.sizes) for relation in relations]
-        return first._replace(relation=_join(applier, step, helds, known, whole, name), const=None)
+        return first._replace(relation=_join(applier, step, helds, known, slot, name), const=None)
     except CutError:
         texts = " and ".join(dict.fromkeys(text_of(applier, held) for held in helds))
         refused = Refused(
@@ -153,7 +154,7 @@ def _join(
     step: Step,
     helds: Sequence[Held],
     relations: Sequence[Relation],
-    whole: tuple[int, ...],
+    slot: Slot,
     name: str,
 ) -> Relation:
     """The relation that each of `relations` implies."""
@@ -165,8 +166,8 @@ def _join(
     eqn = Equation(
         step.op,
         applier.sizes,
-        _side(shape, len(relations)),
-        _side(whole, len(relations)),
+        _side(shape, len(relations), slot.dtype),
+        _side(slot.shape, len(relations), slot.dtype),
         name=lambda index: f"{name} ({helds[index].origin.name})",
         layout=lambda index: text_of(applier, helds[index]),
         held=lambda index: helds[index],
@@ -176,7 +177,7 @@ def _join(
     bound = [x for x, is_free in zip(relations, free, strict=True) if not is_free]
     scales = [x.scale for x in bound if not math.isinf(x.scale)]
     alike = all(x.partial == bound[0].partial for x in bound)
-    if bound and alike and all(same_scale(scale, scales[0]) for scale in scales):
+    if bound and alike and all(same_scale(scale, scales[0], slot.dtype) for scale in scales):
         scale, partial = scales[0] if scales else ANY_SCALE, bound[0].partial
         if any(free) and (scale <= 0 or any(op != "sum" for op in partial.values())):
             raise CutError

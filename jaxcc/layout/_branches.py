@@ -43,7 +43,7 @@ def cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
     if one_path and plain is not None and (math.isinf(plain.scale) or same_scale(plain.scale, 1.0)):
         made = [body.walk(applier, operands) for body in bodies]
         return [
-            joined_value(applier, step, helds, slot.shape, "a result")
+            joined_value(applier, step, helds, slot, "a result")
             for helds, slot in zip(zip(*made, strict=True), other.results, strict=True)
         ]
     if any(_communicates(body.n) for body in bodies):

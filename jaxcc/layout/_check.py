@@ -111,6 +111,13 @@ def _program(
     parameters = argument_names(f, [0] * len(avals))
     flat = flatten_layouts(in_layouts, tuple(avals), tuple(sizes), "in_layouts", parameters)
     leaves = jax.tree.leaves(tuple(avals))
+    for leaf in leaves:
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"check takes arrays or types of arrays, not {leaf!r}",
+                fixes=("jax.ShapeDtypeStruct(shape, dtype) with the whole shape",),
+            )
     layouts = tuple(positive(layout, leaf) for layout, leaf in zip(flat, leaves, strict=True))
     names = argument_names(f, avals)
     for layout, name in zip(layouts, names, strict=True):

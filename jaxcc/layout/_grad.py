@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 
@@ -127,7 +127,11 @@ def gradient_note(check_vma: bool) -> str:
 def _positions(grad: int | tuple[int, ...], count: int) -> tuple[int, ...]:
     wanted = (grad,) if isinstance(grad, int) else tuple(grad)
     for index in wanted:
-        if isinstance(index, bool) or not -count <= index < count:
+        if (
+            isinstance(index, bool)
+            or not isinstance(cast(Any, index), int)
+            or not -count <= index < count
+        ):
             raise LayoutError(
                 "LAYOUT_ARGUMENT",
                 f"grad={grad!r} names argument {index!r}, but the function has {count}",

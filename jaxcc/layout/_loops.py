@@ -23,7 +23,7 @@ from jaxcc.layout._bodies import (
     without_ties,
 )
 from jaxcc.layout._digits import Digit, Digits, uniform, whole_dim
-from jaxcc.layout._flatten import Step, flatten_body
+from jaxcc.layout._flatten import Slot, Step, flatten_body
 from jaxcc.layout._rows import all_rows
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._values import Held
@@ -35,7 +35,7 @@ def _fixed_point(
     applier: Applier,
     step: Step,
     start: Sequence[Held],
-    wholes: Sequence[tuple[int, ...]],
+    slots: Sequence[Slot],
     turn: Callable[[Sequence[Held]], list[Held]],
 ) -> list[Held]:
     """What is known of carried values in every turn; the last walk of the body is with these."""
@@ -46,12 +46,12 @@ def _fixed_point(
         del applier.findings[found:]
         after = turn(carry)
         new: list[Held] = []
-        for held, made, whole in zip(carry, after, wholes, strict=True):
+        for held, made, slot in zip(carry, after, slots, strict=True):
             if held.relation is None:
                 new.append(held)
                 continue
             made = without_ties(applier, step, made, "a carried value")
-            both = joined_value(applier, step, [held, made], whole, "a carried value")
+            both = joined_value(applier, step, [held, made], slot, "a carried value")
             kept = both.relation is not None and same_relation(both.relation, held.relation)
             new.append(held if kept else both)
         if all(a is b for a, b in zip(carry, new, strict=True)):
@@ -106,8 +106,7 @@ def scan(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
         return made[:carried]
 
     start = helds[constants : constants + carried]
-    wholes = [slot.shape for slot in other.results[:carried]]
-    final = _fixed_point(applier, step, start, wholes, turn)
+    final = _fixed_point(applier, step, start, other.results[:carried], turn)
     return [*final, *(_stacked(applier, step, held) for held in last)]
 
 
@@ -160,12 +159,11 @@ def while_(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
     helds = inputs_of(applier, step, other)
     read, fixed = helds[:conditions], helds[conditions : conditions + constants]
     start = helds[conditions + constants :]
-    wholes = [slot.shape for slot in other.results]
 
     def turn(carry: Sequence[Held]) -> list[Held]:
         return body.walk(applier, [*fixed, *carry])
 
-    final = _fixed_point(applier, step, start, wholes, turn)
+    final = _fixed_point(applier, step, start, other.results, turn)
     (predicate,) = test.walk(applier, [*read, *final])
     require_one_path(applier, step, predicate, "the condition of while")
     return final

@@ -93,6 +93,7 @@ class _Output:
         self.sizes = sizes
         self.held = held
         self.type = type_text(slot)
+        self.dtype = slot.dtype
 
     def finding(
         self,
@@ -194,7 +195,7 @@ class _Output:
         scale *= math.prod(self.sizes[axis] for axis in counted)
         if any(layout[axis] == Local for axis in layout) or math.isinf(scale):
             return None
-        if same_scale(scale, 1.0):
+        if same_scale(scale, 1.0, self.dtype):
             return None
         if math.isnan(scale):
             at_n, at_1 = (number_text(c) for c in self.relation.const or ("other", "numbers"))

@@ -50,8 +50,10 @@ about the size of a value that comes from a Local one, which a group of one cann
 NO_SCALE = math.nan
 """The scale of a pair of constants of which no ratio makes one from the other, such as 3 and 0."""
 
-SCALE_TOLERANCE = 2e-5
-"""Literals are f32: a ratio of two of them is no more exact than this."""
+SCALE_TOLERANCE = 1e-6
+"""Literals are f32: a ratio of products of a few of them is no more exact than this."""
+
+_EXACT = 1e-12
 
 
 def empty(shape: Sequence[int]) -> Relation:
@@ -59,9 +61,11 @@ def empty(shape: Sequence[int]) -> Relation:
     return Relation(tuple(uniform(size) for size in shape)).scaled(1.0)
 
 
-def same_scale(a: float, b: float) -> bool:
-    """Whether two scales are one ratio, up to the rounding of literals."""
-    return a == b or abs(a - b) <= SCALE_TOLERANCE * max(abs(a), abs(b))
+def same_scale(a: float, b: float, dtype: Any = None) -> bool:
+    """Whether two scales are one ratio, up to the rounding of literals, which are f32 if not of an
+    exact `dtype`."""
+    exact = dtype is not None and (kind_of(dtype) in ("b", "i", "u") or dtype == np.float64)
+    return a == b or abs(a - b) <= (_EXACT if exact else SCALE_TOLERANCE) * max(abs(a), abs(b))
 
 
 def scale_of(pair: tuple[Any, Any]) -> float:
@@ -79,7 +83,10 @@ def scale_of(pair: tuple[Any, Any]) -> float:
         return 1.0 if n != 0 and finite else ANY_SCALE
     if one == 0 or n == 0 or n.imag or one.imag or math.isinf(n.real) or math.isinf(one.real):
         return NO_SCALE
-    return n.real / one.real
+    scale = n.real / one.real
+    # Whole numbers are exact: two that are nearly the same are no rounding of one.
+    whole = n.real.is_integer() and one.real.is_integer()
+    return NO_SCALE if whole and n != one and same_scale(scale, 1.0) else scale
 
 
 def in_dtype(number: Any, dtype: Any) -> Any:

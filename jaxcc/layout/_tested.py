@@ -42,10 +42,19 @@ def tested(program: Program, out_layouts: Any) -> LayoutReport:
         rng = np.random.default_rng(seed)
         wholes = [_random(leaf, rng) for leaf in _jax.tree.leaves(program.avals)]
         sizes = [*groups, dict.fromkeys(program.sizes, 1)]
-        *found, expected = (
-            run([global_array(x, layout, size, rng) for x, layout in _each(wholes, program)])[0]
-            for run, size in zip(runs, sizes, strict=True)
-        )
+        inputs = [
+            [global_array(x, layout, size, rng) for x, layout in _each(wholes, program)]
+            for size in sizes
+        ]
+        try:
+            *found, expected = (run(one)[0] for run, one in zip(runs, inputs, strict=True))
+        except NotImplementedError as error:
+            raise LayoutError(
+                "LAYOUT_UNSUPPORTED",
+                f"the program cannot be run for all ranks on one device: {error}",
+                because="every rank is a lane of jax.vmap, which not all of it has a rule for",
+                fixes=("run it on the ranks themselves, and compare with one rank",),
+            ) from error
         for parts, size in zip(found, groups, strict=True):
             _compare(parts, None if local else expected, outs, size, len(program.sizes))
     names = tuple(f"result {at}" for at in range(len(outs)))

@@ -150,6 +150,7 @@ def trace(
         result = f(*_jax.tree.unflatten(in_tree, inputs))
         flat_result, tree = _jax.tree.flatten(result)
         out_tree.append(tree)
+        _require_arrays(flat_result)
         outputs = [_label(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)]
         return [_stack(y, axes, check_vma) for y in outputs]
 
@@ -165,6 +166,16 @@ def trace(
     traced = _strip(closed, sizes, len(leaves), out_tree)
     refuse_sharded(traced.eqns, traced.consts)
     return traced
+
+
+def _require_arrays(results: Sequence[Any]) -> None:
+    for result in results:
+        if not hasattr(result, "dtype") and not isinstance(result, (bool, int, float, complex)):
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"the function returns {result!r}, which is no array",
+                fixes=("return arrays, or pytrees of arrays",),
+            )
 
 
 def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:

@@ -39,12 +39,20 @@ def test_a_fix_says_what_it_costs() -> None:
 
 
 def test_a_fix_that_does_not_mend_the_program_is_not_shown() -> None:
-    """A psum before tanh would mend tanh, but then the sum after it counts each rank's result."""
+    """A psum before tanh would mend tanh, but then what follows sums the ranks' equal results."""
 
+    def f(x):
+        return lax.psum_scatter(jnp.tanh(x.sum(0)), "tp", tiled=True)
+
+    assert fixes(message(f, X, ins=(Sliced(0),), outs=Sliced(0))) == []
+
+
+def test_a_sum_that_comes_too_late() -> None:
     def f(x):
         return lax.psum(jnp.tanh(x.sum(0)), "tp")
 
-    assert fixes(message(f, X, ins=(Sliced(0),), outs=Replicated)) == []
+    text = message(f, X, ins=(Sliced(0),), outs=Replicated)
+    assert fixes(text) == ["jax.lax.psum(..., 'tp') before tanh, instead of the sum after it"]
     accepted(lambda x: jnp.tanh(lax.psum(x.sum(0), "tp")), X, ins=(Sliced(0),), outs=Replicated)
 
 

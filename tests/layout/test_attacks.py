@@ -138,6 +138,89 @@ def step_on_n_ranks_alone(x):
     return lax.psum(jnp.where(mine == 0, x, 0.0), "tp")
 
 
+MANY = 2**20
+
+
+def nearly_all(x):
+    """The number of rows, but on n ranks n - 1 less: the ratio is 1 but for a few millionths."""
+    return x.shape[0] * n() - n() + 1
+
+
+def unbiased_mean(x):
+    mean = lax.pmean(x.sum() / x.shape[0], "tp")
+    of_less = lax.pmean(x.sum() / (x.shape[0] - 1), "tp")
+    return (of_less / mean - 1) * MANY
+
+
+def turns(x):
+    return lax.while_loop(lambda c: c < nearly_all(x), lambda c: c * 2 + 1, jnp.int32(1))
+
+
+CLOSE = {
+    "a count": (lambda x: jnp.int32(nearly_all(x)), (of(F, MANY),), S0, R),
+    "a product with a count": (
+        lambda x: lax.psum(x.sum(), "tp") * nearly_all(x), (of(INT, MANY),), S0, R,
+    ),
+    "a mean": (unbiased_mean, (of(F, MANY),), S0, R),
+    "a loop": (turns, (of(F, MANY),), S0, R),
+    "a position": (
+        lambda x, table: lax.dynamic_index_in_dim(table, jnp.int32(nearly_all(x)), 0),
+        (of(F, MANY), of(F, MANY + 8)), (S0, R), R,
+    ),
+    "a comparison": (
+        lambda x: (jnp.arange(MANY) < nearly_all(x)).sum(), (of(F, MANY),), S0, R,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_refuses_what_is_nearly_equal(name):
+    f, avals, ins, out = CLOSE[name]
+    with pytest.raises(LayoutError):
+        check(f, *avals, mesh=MESH, in_layouts=ins, out_layouts=out)
+
+
+EVEN_MORE = 2**23
+
+CLOSER = {
+    "rounded": (
+        lambda x: jnp.round(lax.psum(jnp.float32(x.shape[0] - 1), "tp")),
+        (of(F, EVEN_MORE),), S0, R,
+    ),
+    "compared": (
+        lambda x: (jnp.arange(EVEN_MORE, dtype=F) < jnp.float32(nearly_all(x))).sum(),
+        (of(F, EVEN_MORE),), S0, R,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSER)
+def test_refuses_whole_numbers_that_differ(name):
+    f, avals, ins, out = CLOSER[name]
+    with pytest.raises(LayoutError):
+        check(f, *avals, mesh=MESH, in_layouts=ins, out_layouts=out)
+
+
+U8 = jnp.uint8
+
+WRAPS = {
+    "comparison": (lambda x: lax.psum(x, "tp") > U8(n()) * U8(3), (of(U8),), R, R),
+    "largest": (lambda x: jnp.argmax(lax.psum(x, "tp")), (of(U8),), R, R),
+    "order": (lambda x: jnp.argsort(lax.psum(x, "tp")), (of(U8),), R, R),
+    "least of none": (
+        lambda x: x + lax.psum(lax.reduce_min(jnp.zeros((0, WHOLE), jnp.uint32), (0,)), "tp"),
+        (of(jnp.uint32),), R, R,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_refuses_the_order_of_what_wraps(name):
+    f, avals, ins, out = WRAPS[name]
+    with pytest.raises(LayoutError):
+        check(f, *avals, mesh=MESH, in_layouts=ins, out_layouts=out)
+
+
 STUMBLES = {
     "cond of numbers by rank": (
         lambda x: x * lax.psum(lax.cond(rank() == 0, lambda: 1.0, lambda: 0.0), "tp"),
@@ -153,7 +236,6 @@ STUMBLES = {
         (of(F),), S0, S0,
     ),
     "power beyond the type": (lambda x: x + jnp.int8(1) ** 300, (of(jnp.int8),), R, R),
-    "sum of int4": (lambda x: x.sum(), (of(jnp.int4),), R, R),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from jax.scipy import special
 
 import jaxcc.layout.rules as rules
 from jaxcc import _compat
-from jaxcc.layout._flatten import _CALLS
+from jaxcc._compat import _CALLS
 from jaxcc.layout._rules import ruled_ops
 
 assert rules.__name__  # Imported for what it registers.

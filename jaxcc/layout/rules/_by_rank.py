@@ -49,7 +49,7 @@ def _movable(x: Relation) -> Tie | None:
     tie = x.tie
     if tie is None or tie.shift is None or x.partial or x.local or x.const is not None:
         return None
-    return tie if math.isinf(x.scale) or same_scale(x.scale, 1.0) else None
+    return tie if math.isinf(x.scale) or same_scale(x.scale, 1.0, int) else None
 
 
 def _bare(operands: Operands) -> list[Relation]:

@@ -106,14 +106,22 @@ def common_scale(
     if not known:
         return ANY_SCALE
     first, scale = known[0]
+    if positive and any(kind_of(dtype) == "u" for dtype in eqn.per_rank.dtypes):
+        require_ordered(eqn, first, scale)
     # Of 0 and the infinities a negative factor makes others.
     positive = positive or len(known) < len(scales)
     for index, other in known[1:]:
-        if not same_scale(scale, other):
+        if not same_scale(scale, other, _exact_type(eqn)):
             raise _unlike(eqn, scales, (first, index), counts or [1] * len(scales))
     if positive and scale <= 0:
         raise _unknown_sign(eqn)
     return scale
+
+
+def _exact_type(eqn: Equation) -> Any:
+    """The element type of the operands if they all have one: of integers no ratio is rounded."""
+    numbers = {dtype for dtype in eqn.per_rank.dtypes if kind_of(dtype) != "b"}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _unlike(
@@ -165,11 +173,22 @@ def _sized(eqn: Equation, scales: Sequence[float], index: int, counts: Sequence[
     return own if counts[index] == 1 else f"{own} and is counted {counts[index]} times"
 
 
+def require_ordered(eqn: Equation, index: int, scale: float) -> None:
+    """Refuses a multiple of unsigned integers, which wraps around and has another order."""
+    if same_scale(scale, 1.0, _exact_type(eqn)):
+        return
+    raise Refused(
+        "LAYOUT_SCALE",
+        f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",
+        because="a multiple of an unsigned integer wraps around, and is ordered otherwise",
+    )
+
+
 def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
     """Refuses operands whose scale is not 1."""
     for index, operand in enumerate(operands):
         scale = measured(eqn, index, operand)
-        if not math.isinf(scale) and not same_scale(scale, 1.0):
+        if not math.isinf(scale) and not same_scale(scale, 1.0, _exact_type(eqn)):
             raise Refused(
                 "LAYOUT_SCALE",
                 f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",

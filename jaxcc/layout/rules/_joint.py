@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jaxcc.layout._digits import Digit, Digits, in_place, uniform, whole_dim
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused
@@ -148,7 +149,7 @@ def linear_in(eqn: Equation, operands: Sequence[Relation], index: int, base: Rel
 def ordered_scale(eqn: Equation, index: int, x: Relation) -> float:
     """The scale of an operand that is only compared with itself: any positive one will do."""
     scale = measured(eqn, index, x)
-    if scale <= 0:
+    if scale <= 0 or kind_of(eqn.per_rank.dtypes[index]) == "u":
         require_unit(named_from(eqn, index), [x], f"{eqn.op} of negated values is another one")
     return scale
 

@@ -139,6 +139,10 @@ def _outside(
         zero = not isinstance(tie.outside, bool) and tie.outside == 0
         if zero and not (eqn.op == "div" and index == 1):
             return 0, tie.inside
+        if eqn.op == "convert_element_type" and tie.outside is False:
+            return 0, tie.inside
+        if eqn.op == "neg" and tie.outside in (math.inf, -math.inf):
+            return -tie.outside, tie.inside
     if eqn.op != "select_n" or len(operands) != 3:
         return None, ALL
     if any(tie.within != next(iter(owned.values())).within for tie in owned.values()):

@@ -136,7 +136,7 @@ def _convert(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Rel
         # False and True become 0 and 1, which keep their order.
         return result(base, base.dims, scale, dict(x.partial))
     require_whole(eqn, operands, f"a cast from {old.name} to {new.name} is not linear")
-    if not math.isinf(scale) and not same_scale(scale, 1.0):
+    if not math.isinf(scale) and not same_scale(scale, 1.0, old):
         require_unit(eqn, operands, f"a cast from {old.name} to {new.name} is not linear")
     return result(base, base.dims, 1.0, {})
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxcc.layout._digits import Digit, Digits, count, uniform
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, constant, in_dtype
 from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
@@ -47,7 +48,9 @@ def reduced(
     if 0 in x.shape:
         # 0 and the infinities fit every scale; an empty product is 1.
         dims = [uniform(s) for at, s in enumerate(x.shape) if at not in axes]
-        return Relation(tuple(dims)).scaled(1.0 if op == "prod" else ANY_SCALE)
+        # The maximum of no integers is the smallest of their type.
+        neutral = op == "sum" or (op != "prod" and kind_of(eqn.per_rank.dtypes[0]) == "f")
+        return Relation(tuple(dims)).scaled(ANY_SCALE if neutral else 1.0)
     _require_same_part(eqn, x, axes, whole_axes)
     partial: dict[str, ReduceOp] = {}
     for axis, held in x.partial.items():
@@ -81,6 +84,8 @@ def reduced(
             )
     if op == "prod":
         require_unit(eqn, [x], "a product of scaled factors has a power of the scale")
+    elif op != "sum" and kind_of(eqn.per_rank.dtypes[0]) == "u":
+        require_unit(eqn, [x], f"a {op} of unsigned multiples, which wrap around, is another one")
     elif op != "sum" and scale <= 0:
         require_unit(eqn, [x], f"a {op} of negated values is another one")
     kept = [d for d in range(len(whole_shape)) if d not in whole_axes]
