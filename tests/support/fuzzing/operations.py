@@ -157,6 +157,10 @@ def _dot(call: Call, lhs: Array, rhs: Array) -> Array:
 
 
 def _reshape(call: Call, x: Array) -> Array:
+    # Of a squeeze, `dimensions` are those that it drops.
+    order = call.params.get("dimensions") if "new_sizes" in call.params else None
+    if order is not None:
+        x = x.transpose(*range(call.lead), *(call.lead + dim for dim in order))
     return x.reshape(*x.shape[: call.lead], *call.shapes[0])
 
 
