@@ -27,7 +27,9 @@ def number_of(value: Any) -> Any:
     if array.size > 1 and array.tobytes() != first.tobytes() * array.size:
         return None
     # NumPy's own item() of int4 and bfloat16 is no Python number.
-    return {"i": int, "u": int, "f": float}.get(kind, lambda one: one.item())(first)
+    if kind in ("i", "u"):
+        return int(first)
+    return float(first) if kind == "f" else first.item()
 
 
 def _is_key(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-import opt_einsum
+import opt_einsum  # pyright: ignore[reportMissingTypeStubs]
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._captured import captured_error

@@ -18,6 +18,7 @@ from jaxcc.layout._report import LayoutReport, type_texts
 _SEEDS = 3
 _jax: Any = jax
 _jnp: Any = jax.numpy
+_np: Any = np
 
 
 def tested(program: Program, out_layouts: Any) -> LayoutReport:
@@ -85,9 +86,8 @@ def _random(leaf: Any, rng: np.random.Generator) -> Any:
         parts = rng.standard_normal((2, *leaf.shape))
         return (parts[0] + 1j * parts[1]).astype(leaf.dtype)
     if _jnp.issubdtype(leaf.dtype, _jnp.floating):
-        return np.asarray(rng.standard_normal(leaf.shape), leaf.dtype)
-    small: Any = rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape)
-    return np.asarray(small, leaf.dtype)
+        return _np.asarray(rng.standard_normal(leaf.shape), leaf.dtype)
+    return _np.asarray(rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape), leaf.dtype)
 
 
 def _key(seed: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -177,12 +177,11 @@ def on_devices(
     )(*arrays)
 
 
-def close(got: Any, wanted: Any, **limits: float) -> None:
-    limits = {"rtol": 1e-5, "atol": 1e-5} | limits
+def close(got: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-5) -> None:
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         assert a.dtype == b.dtype
         a, b = (np.asarray(one).astype(np.float64) for one in (a, b))
-        np.testing.assert_allclose(a, b, **limits)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("n, check_vma", [(2, False), (4, True)])
@@ -326,7 +325,7 @@ def test_rows_of_infinities() -> None:
 
 
 def test_large_logits_do_not_overflow() -> None:
-    x = np.float32([[1e4, 1e4 - 1, 0.0, -1e4]])
+    x = np.array([[1e4, 1e4 - 1, 0.0, -1e4]], np.float32)
     got = on_devices(lambda x: comm.logsumexp(x, "tp"), [x], [S1], R, 4, True)
     close(got, jax.nn.logsumexp(x, -1))
 
@@ -495,7 +494,8 @@ def test_ring_is_tested_and_not_proved() -> None:
         return comm.ring(lambda last, block, rank: block.sum(), jnp.zeros(()), x, "tp")
 
     with raises_layout("LAYOUT_TESTED"):
-        jaxcc.check(of_the_last_block, x, structure="rank-dependent", **given | {"out_layouts": R})
+        given["out_layouts"] = R
+        jaxcc.check(of_the_last_block, x, structure="rank-dependent", **given)
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
@@ -511,11 +511,14 @@ def test_a_schedule_runs_them_as_they_are(name: str) -> None:
 
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no such axis": (lambda x: comm.cumsum(x, "rows"), "LAYOUT_AXIS"),
-    "two axes": (lambda x: comm.softmax(x, ("tp", "dp")), "LAYOUT_AXIS"),
+    "two axes": (lambda x: comm.softmax(x, cast(Any, ("tp", "dp"))), "LAYOUT_AXIS"),
     "no such dimension": (lambda x: comm.cumsum(x, "tp", axis=2), "LAYOUT_ARGUMENT"),
-    "a dimension that is no number": (lambda x: comm.argmax(x, "tp", axis=None), "LAYOUT_ARGUMENT"),
+    "a dimension that is no number": (
+        lambda x: comm.argmax(x, "tp", axis=cast(Any, None)),
+        "LAYOUT_ARGUMENT",
+    ),
     "too many": (lambda x: comm.top_k(x, 99, "tp"), "LAYOUT_ARGUMENT"),
-    "how many": (lambda x: comm.top_k(x, 1.5, "tp"), "LAYOUT_ARGUMENT"),
+    "how many": (lambda x: comm.top_k(x, cast(Any, 1.5), "tp"), "LAYOUT_ARGUMENT"),
     "floating ids": (lambda x: comm.embed(x, x, "tp"), "LAYOUT_ARGUMENT"),
     "labels of other rows": (
         lambda x: comm.cross_entropy(x, jnp.arange(3), "tp"),

@@ -70,7 +70,7 @@ def unsigned_ramp_below_zero(x):
     return jnp.where(before < jnp.uint32(100), x, 0.0)
 
 
-def ramp_cast(dtype, shift=0):
+def ramp_cast(dtype, shift: float = 0):
     def f(x):
         rows = x.shape[0]
         ramp = jnp.arange(rows, dtype=dtype) + jnp.asarray(shift, dtype)

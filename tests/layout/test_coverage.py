@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import lax as _lax
 from jax.scipy import linalg as scipy_linalg
 from jax.scipy import special
 
@@ -40,6 +40,8 @@ REFUSED = {
     "linear_call": "its transpose is a function of its own",
 }
 
+# JAX takes NumPy arrays wherever it says Array.
+lax: Any = _lax
 X = np.linspace(0.1, 0.9, 12, dtype=np.float32).reshape(3, 4)
 N = np.arange(12, dtype=np.int32).reshape(3, 4)
 B = N > 5

@@ -90,7 +90,12 @@ def test_numpy_convolution_stands_for_jax_s(groups: int, batches: int) -> None:
     image = rng.standard_normal((4, 6, 9)).astype(np.float32)
     kernel = rng.standard_normal((12, 6 // groups, 2)).astype(np.float32)
     expected = lax.conv_general_dilated(
-        image, kernel, (1,), "VALID", feature_group_count=groups, batch_group_count=batches
+        jnp.asarray(image),
+        jnp.asarray(kernel),
+        (1,),
+        "VALID",
+        feature_group_count=groups,
+        batch_group_count=batches,
     )
     made = convolution(image, kernel, groups, batches)
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
