@@ -39,9 +39,9 @@ from jaxcc.layout import (
     on,
 )
 from jaxcc.layout.rules import (
-    _by_rank,
     _combine,
     _joint,
+    _masks,
     _pointwise,
     arithmetic,
     collective,
@@ -392,7 +392,7 @@ MUTANTS = [
     part(_tie.Tie, "offset_free", property(_yes), "shifted_ids_returned"),
     part(_settle, "_owned", _owned_anyway, "one_row_owned_twice"),
     part(_settle, "_owned", _owned_anyway, "first_rank_twice"),
-    part(_by_rank, "one_integer", _first_integer, "masked_by_another_dimension",
+    part(_masks, "one_integer", _first_integer, "masked_by_another_dimension",
          also=((_pointwise, "one_integer", _first_integer),)),
     part(_apply, "rooted", _one_root, "masked_by_other_ids",
          also=((_bodies, "rooted", _one_root),)),

@@ -9,7 +9,7 @@ from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation
 from jaxcc.layout._rules import Equation
-from jaxcc.layout.rules._by_rank import clipped, shifted, weighted
+from jaxcc.layout.rules._by_rank import clipped, shifted
 from jaxcc.layout.rules._combine import (
     additive,
     common_scale,
@@ -23,6 +23,7 @@ from jaxcc.layout.rules._combine import (
     unit_only,
     unsigned,
 )
+from jaxcc.layout.rules._masks import weighted
 from jaxcc.layout.rules._pointwise import pointwise
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused
-from jaxcc.layout.rules._by_rank import chosen, combined, compared
+from jaxcc.layout.rules._by_rank import compared
 from jaxcc.layout.rules._combine import (
     COMPARES,
     additive,
@@ -23,6 +23,7 @@ from jaxcc.layout.rules._combine import (
     result,
     unit_only,
 )
+from jaxcc.layout.rules._masks import chosen, combined
 from jaxcc.layout.rules._pointwise import pointwise
 
 # The pending reductions of booleans that logic commutes with.
