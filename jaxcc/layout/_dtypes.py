@@ -21,10 +21,12 @@ def kind_of(dtype: Any) -> str:
         "f": _jnp.floating,
         "c": _jnp.complexfloating,
     }
-    for kind, family in kinds.items():
-        if _jnp.issubdtype(dtype, family):
-            return kind
-    return ""
+    try:
+        found = [kind for kind, family in kinds.items() if _jnp.issubdtype(dtype, family)]
+    except TypeError:
+        # A name that is no type of numbers.
+        return ""
+    return found[0] if found else ""
 
 
 @functools.lru_cache(256)

@@ -48,6 +48,7 @@ def test_the_document() -> None:
             {"name": names[1], "type": "f32[4,8]", "layout": "Sliced(0)@dp"},
         ],
         "proved": True,
+        "assumed": 0,
         "communication": [
             {"op": "all-reduce", "axes": ["tp"], "count": 1, "bytes": 2 * 8 * 4},
             {"op": "all-reduce", "axes": ["dp"], "count": 1, "bytes": 4},
