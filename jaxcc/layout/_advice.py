@@ -49,7 +49,12 @@ def compared(scale: float) -> str:
 
 
 def reduction_repair(
-    x: Relation, axis: str, op: ReduceOp, sizes: Mapping[str, int], when: str, operand: int = 0
+    x: Relation,
+    axis: str,
+    op: ReduceOp,
+    sizes: Mapping[str, int],
+    when: str,
+    operand: int | None = 0,
 ) -> Repair:
     """How to finish the pending `op` of `x` over `axis`; `when` says where in the program.
 

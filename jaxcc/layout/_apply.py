@@ -88,32 +88,39 @@ class Applier:
         collective, shape = collective_of(step.op), shape_rule_of(step.op)
         if collective is None and shape is None:
             return False
+        if collective is not None:
+            self._repair_read(step)
+        helds = [self.pairs.at_n(slot) for slot in step.operands]
         made: list[Held] = []
-        for slot, out in zip(step.operands, step.results, strict=True):
-            held = self.pairs.at_n(slot)
+        for index, (held, out) in enumerate(zip(helds, step.results, strict=True)):
             if held.relation is None:
                 made.append(held)
                 continue
-            key = move_key(step, held, slot, out)
+            key = None
+            if not self._is_repaired(step):
+                key = move_key(step, held, step.operands[index], out)
             relation = self._memo.known_move(key)
             try:
                 if relation is None:
-                    relation = self._memo.kept(self._moved(step, shape, held, out))
+                    relation = self._memo.kept(self._moved(step, shape, helds, index))
                     self._memo.learn_move(key, relation)
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
-                made.append(self._bad(step, held, cut_refused(step, held)))
+                made.append(self._bad(step, helds, index, cut_refused(step, held)))
             except Refused as refused:
-                made.append(self._bad(step, held, refused))
+                made.append(self._bad(step, helds, index, refused))
             else:
                 made.append(_made(step, held, relation, moved=shape is not None))
         self.pairs.held.update(zip(step.results, made, strict=True))
         return True
 
-    def _moved(self, step: Step, shape: ShapeRule | None, held: Held, out: Slot) -> Relation:
-        relation = held.relation
-        assert relation is not None
+    def _moved(
+        self, step: Step, shape: ShapeRule | None, helds: Sequence[Held], index: int
+    ) -> Relation:
+        held, out = helds[index], step.results[index]
+        assert held.relation is not None
+        relation = self._mended(step, index, held.relation)
         if 0 in out.shape:
             return empty(out.shape)
         if shape is not None:
@@ -122,7 +129,7 @@ class Applier:
         assert collective is not None
         if self._left_out(step, relation):
             return relation
-        eqn = self.equation(step, step, [held])
+        eqn = self.equation(step, step, helds).only(index)
         if not sees_ranks(step.op):
             relation = settled(eqn, 0, relation)
         return stored(collective.relate(eqn, relation), out.dtype)
@@ -200,9 +207,7 @@ class Applier:
     def matched(self, step: Step, other: Step) -> None:
         """Relates the results of a computing step to those of the same step on the group of one."""
         pairs = self.pairs
-        repair = self.repair
-        if repair is not None and repair.everywhere and self._is_repaired(step):
-            self._repair(step.operands[repair.operand], repair)
+        self._repair_read(step)
         helds = [pairs.at_n(slot) for slot in step.operands]
         if step.op in self.control:
             made = self._controlled(step, other, helds)
@@ -240,15 +245,26 @@ class Applier:
     ) -> Made:
         """The results' relations, each with the operand whose history it continues."""
         relations = [
-            rooted(self.pairs.related(held, whole), slot, held, whole)
-            for slot, held, whole in zip(step.operands, helds, wholes, strict=True)
+            self._mended(step, at, rooted(self.pairs.related(held, whole), slot, held, whole))
+            for at, (slot, held, whole) in enumerate(zip(step.operands, helds, wholes, strict=True))
         ]
-        if self.repair is not None and not self.repair.everywhere and self._is_repaired(step):
-            at = self.repair.operand
-            relations[at] = self.repair.applied(relations[at], self.sizes)
         seen = [h._replace(relation=r) for h, r in zip(helds, relations, strict=True)]
         made = self._results(step, other, seen, relations)
         return tuple((self._memo.kept(one), _source(relations, one)) for one in made)
+
+    def _repair_read(self, step: Step) -> None:
+        """Changes what the step reads, for all that follows, if a repair of it says so."""
+        repair = self.repair
+        if repair is not None and repair.everywhere and self._is_repaired(step):
+            assert repair.operand is not None
+            self._repair(step.operands[repair.operand], repair)
+
+    def _mended(self, step: Step, index: int, relation: Relation) -> Relation:
+        """The relation of operand `index`, changed here alone if a repair of this step says so."""
+        repair = self.repair
+        if repair is None or repair.everywhere or not self._is_repaired(step):
+            return relation
+        return repair.applied(relation, self.sizes) if index == repair.operand else relation
 
     def _repair(self, slot: Slot, repair: Repair) -> None:
         """Changes a value and what was only moved from it."""
@@ -337,11 +353,11 @@ class Applier:
             else:
                 self.pairs.pair(slot, other.results[index], bad)
 
-    def _bad(self, step: Step, held: Held, refused: Refused) -> Held:
-        """The result of a step that refuses `held`."""
-        findings = (self.finding(refused, step.line, [held], step),)
+    def _bad(self, step: Step, helds: Sequence[Held], index: int, refused: Refused) -> Held:
+        """The result of a step that refuses operand `index`."""
+        findings = (self.finding(refused, step.line, helds, step),)
         origin = origin_of(step)
-        return Held(held.base, None, origin, origin, findings=findings)
+        return Held(helds[index].base, None, origin, origin, findings=findings)
 
     # For rules and messages -----------------------------------------------------------------------
 

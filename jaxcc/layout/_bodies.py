@@ -74,16 +74,17 @@ def other_structure(what: str) -> Refused:
 
 def inputs_of(applier: Applier, step: Step, other: Step) -> list[Held]:
     """What is known of the operands, each in terms of the whole one."""
+    read = [applier.pairs.at_n(slot) for slot in step.operands]
     helds: list[Held] = []
-    for slot, whole_slot in zip(step.operands, other.operands, strict=True):
-        held, whole = applier.pairs.at_n(slot), applier.pairs.at_1(whole_slot)
+    for held, slot, whole_slot in zip(read, step.operands, other.operands, strict=True):
+        whole = applier.pairs.at_1(whole_slot)
         if held.relation is not None:
             try:
                 require_same_dtype(slot, whole_slot, f"{step.op} reads")
                 relation = applier.pairs.related(held, whole)
                 held = held._replace(relation=rooted(relation, slot, held, whole))
             except Refused as refused:
-                finding = applier.finding(refused, step.line, [held], step)
+                finding = applier.finding(refused, step.line, read, step)
                 held = held._replace(relation=None, findings=(finding,))
         helds.append(held)
     return helds
@@ -100,8 +101,8 @@ def without_ties(applier: Applier, step: Step, held: Held, name: str) -> Held:
 
 
 def refused_value(applier: Applier, step: Step, held: Held, refused: Refused) -> Held:
-    """The value, marked with why it is refused."""
-    finding = applier.finding(refused, step.line, [held], step)
+    """The value, which need be no operand of the step, marked with why it is refused."""
+    finding = applier.finding(refused, step.line, [held])
     return held._replace(relation=None, findings=(finding,))
 
 
@@ -125,7 +126,7 @@ def joined_value(
         known = [settled_value(relation, name, applier.sizes) for relation in relations]
         return first._replace(relation=_join(applier, step, helds, known, slot, name), const=None)
     except CutError:
-        texts = " and ".join(dict.fromkeys(text_of(applier, held) for held in helds))
+        texts = " and ".join(dict.fromkeys(applier.shown(held) for held in helds))
         refused = Refused(
             "LAYOUT_LOOP",
             f"{name} has no one layout: {texts}",
@@ -142,11 +143,6 @@ def joined_value(
 def same_relation(a: Relation, b: Relation) -> bool:
     """Whether two relations say the same; 0.0 and -0.0 are equal, and no one number."""
     return a is b or (a == b and repr(a.const) == repr(b.const))
-
-
-def text_of(applier: Applier, held: Held) -> str:
-    """The layout to show for a value."""
-    return applier.shown(held)
 
 
 def _join(
@@ -169,8 +165,9 @@ def _join(
         _side(shape, len(relations), slot.dtype),
         _side(slot.shape, len(relations), slot.dtype),
         name=lambda index: f"{name} ({helds[index].origin.name})",
-        layout=lambda index: text_of(applier, helds[index]),
+        layout=lambda index: applier.shown(helds[index]),
         held=lambda index: helds[index],
+        number=lambda index: None,
     )
     # 0 and infinities are what they are on every rank, so they fit any scale and a pending sum.
     free = [math.isinf(x.scale) and not x.partial for x in relations]
@@ -210,7 +207,7 @@ def two_paths(applier: Applier, predicate: Held, name: str) -> Refused:
     return Refused(
         "LAYOUT_PREDICATE",
         f"{name} is not the same on every rank: {predicate.origin.name} is "
-        f"{text_of(applier, predicate)}",
+        f"{applier.shown(predicate)}",
         because="ranks that take other paths wait for one another in collectives, for ever",
         fixes=("reduce it over the ranks first (psum, pmax, pmin)",),
     )

@@ -14,7 +14,6 @@ from jaxcc.layout._bodies import (
     joined_value,
     other_structure,
     refused_value,
-    text_of,
     two_paths,
 )
 from jaxcc.layout._digits import CutError
@@ -84,8 +83,9 @@ def _selected(applier: Applier, step: Step, index: Held, helds: Sequence[Held], 
         Side({}, ((), *(shape,) * len(helds)), (shape,), dtypes, dtypes[1:2]),
         Side({}, ((), *(whole,) * len(helds)), (whole,), dtypes, dtypes[1:2]),
         name=lambda i: "the predicate of cond" if i == 0 else helds[i - 1].origin.name,
-        layout=lambda i: text_of(applier, index if i == 0 else helds[i - 1]),
+        layout=lambda i: applier.shown(index if i == 0 else helds[i - 1]),
         held=lambda i: index if i == 0 else helds[i - 1],
+        number=lambda i: None,
     )
     rule = computing_rule_of("select_n")
     assert rule is not None

@@ -43,13 +43,18 @@ def finding_of(
     sizes: Mapping[str, int],
     step: Step | None = None,
 ) -> Finding:
-    """What a rule refused, with the line and each operand's layout and where it got it."""
+    """What a rule refused, with the line and each value's layout and where it got it.
+
+    With a step, `helds` are its operands.
+    """
     operands: list[str] = []
-    slots = step.operands if step is not None else ()
-    for index, (held, slot) in enumerate(zip(helds, slots, strict=False)):
-        where = held.placed or held.origin
-        shown = f"{type_text(slot)} {layout_text(held, sizes)}"
-        operands.append(f"operand {index}: {shown}, {where.describe()}")
+    for index, held in enumerate(helds):
+        where = (held.placed or held.origin).describe()
+        shown = f"{layout_text(held, sizes)}, {where}"
+        if step is None:
+            operands.append(f"{held.origin.name}: {shown}")
+        else:
+            operands.append(f"operand {index}: {type_text(step.operands[index])} {shown}")
     return Finding(
         refused.code,
         refused.what,
@@ -68,6 +73,7 @@ def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:
     return tuple(
         replace(repair, at=step.index, bytes=slot_bytes(step.operands[repair.operand]))
         for repair in repairs
+        if repair.operand is not None
     )
 
 

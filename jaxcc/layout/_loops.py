@@ -19,7 +19,6 @@ from jaxcc.layout._bodies import (
     refused_value,
     require_one_path,
     same_relation,
-    text_of,
     without_ties,
 )
 from jaxcc.layout._digits import Digit, Digits, uniform, whole_dim
@@ -122,7 +121,7 @@ def _row(applier: Applier, step: Step, held: Held) -> Held:
         refused = Refused(
             "LAYOUT_LOOP",
             f"{step.shown} walks through dimension 0 of {held.origin.name}, which is "
-            f"{text_of(applier, held)}",
+            f"{applier.shown(held)}",
             because="a rank has not all of its rows, or has them in another order",
             fixes=("gather the dimension first",),
         )

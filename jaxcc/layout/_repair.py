@@ -24,7 +24,7 @@ class Repair:
 
     Attributes:
       fixes: what the user can write, each of which comes to this.
-      operand: which operand of the operation.
+      operand: which operand of the operation; None if it is none, so that it cannot be tried.
       reduce: the all-reduces to do first, by axis.
       factor: what to multiply by then.
       at: the operation's place in the program, or that of the result.
@@ -36,7 +36,7 @@ class Repair:
     """
 
     fixes: tuple[str, ...]
-    operand: int = 0
+    operand: int | None = 0
     reduce: tuple[tuple[str, ReduceOp], ...] = ()
     factor: float = 1.0
     at: int = -1

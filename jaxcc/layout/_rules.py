@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcc.layout._digits import Digits
@@ -47,6 +47,11 @@ class Side:
     dtypes: tuple[Any, ...] = ()
     out_dtypes: tuple[Any, ...] = ()
 
+    def only(self, indices: Sequence[int]) -> Side:
+        """The side as if these were its operands."""
+        dtypes = tuple(self.dtypes[i] for i in indices) if self.dtypes else ()
+        return replace(self, shapes=tuple(self.shapes[i] for i in indices), dtypes=dtypes)
+
 
 def _numbered(index: int) -> str:
     return f"operand {index}"
@@ -54,6 +59,14 @@ def _numbered(index: int) -> str:
 
 def _unknown(index: int) -> None:
     return None
+
+
+def _itself(index: int) -> int:
+    return index
+
+
+def _at[T](of: Callable[[int], T], place: Callable[[int], int]) -> Callable[[int], T]:
+    return lambda index: of(place(index))
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Equation:
       name: how messages call operand i: `'b'`, or `the result of dot_general`.
       layout: how messages show operand i's layout.
       held: what is known of operand i, for messages; None if nothing is.
+      number: which operand of the operation in the program operand i is; None if it is none.
     """
 
     op: str
@@ -77,6 +91,22 @@ class Equation:
     name: Callable[[int], str] = field(default=_numbered, compare=False)
     layout: Callable[[int], str] = field(default=_numbered, compare=False)
     held: Callable[[int], Held | None] = field(default=_unknown, compare=False)
+    number: Callable[[int], int | None] = field(default=_itself, compare=False)
+
+    def renumbered(self, place: Callable[[int], int]) -> Equation:
+        """The equation for a rule that calls operand `place(i)` operand i."""
+        return replace(
+            self,
+            name=_at(self.name, place),
+            layout=_at(self.layout, place),
+            held=_at(self.held, place),
+            number=_at(self.number, place),
+        )
+
+    def only(self, *indices: int) -> Equation:
+        """The equation as if these were its operands."""
+        view = self.renumbered(indices.__getitem__)
+        return replace(view, per_rank=self.per_rank.only(indices), whole=self.whole.only(indices))
 
 
 ComputingRule = Callable[..., Relation | Sequence[Relation]]

@@ -136,12 +136,12 @@ def _unlike(
         factor = scales[other] * unit_factor(scales[index])
         if const is not None:
             fixes = constant_fixes(const, scales[index] / scales[other], eqn.sizes)
-            repairs.append(Repair(fixes, index, factor=factor))
+            repairs.append(Repair(fixes, eqn.number(index), factor=factor))
             if kind_of(eqn.per_rank.dtypes[index]) in ("i", "u") and eqn.op in COMPARES:
                 extra.append(_VOCABULARY)
         elif same_scale(scales[other], 1.0) and counts[other] == 1:
             fixes = scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
-            repairs.append(Repair(fixes, index, factor=factor))
+            repairs.append(Repair(fixes, eqn.number(index), factor=factor))
     fixes = (*(fix for repair in repairs for fix in repair.fixes), *extra)
     return Refused(
         "LAYOUT_SCALE",
@@ -194,7 +194,7 @@ def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
                 f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",
                 because=why,
                 fixes=(fixes := _unit_fixes(eqn, index, scale)),
-                repairs=(Repair(fixes, index, factor=unit_factor(scale)),),
+                repairs=(Repair(fixes, eqn.number(index), factor=unit_factor(scale)),),
             )
 
 
@@ -217,7 +217,7 @@ def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str
     held = eqn.held(index)
     relation = held.relation if held is not None else None
     known = relation if relation is not None else Relation((), partial={axis: op})
-    repair = reduction_repair(known, axis, op, eqn.sizes, f"before {eqn.op}", index)
+    repair = reduction_repair(known, axis, op, eqn.sizes, f"before {eqn.op}", eqn.number(index))
     return Refused(
         "LAYOUT_PARTIAL_NONLINEAR",
         f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
@@ -295,7 +295,7 @@ def _refuse_counted(
                     because=f"the sum over the {n} ranks adds {name} once for each rank",
                     fixes=fixes,
                     repairs=(
-                        Repair(fixes, index, factor=1 / n),
+                        Repair(fixes, eqn.number(index), factor=1 / n),
                         _reduced_before(eqn, operands, axis, name),
                     ),
                 ) from None
@@ -305,7 +305,7 @@ def _reduced_before(eqn: Equation, operands: Sequence[Relation], axis: str, name
     """The all-reduce of what is pending, before the sum with `name`."""
     index = next(i for i, operand in enumerate(operands) if axis in operand.partial)
     when = f"of {eqn.name(index)}, before {name} is added"
-    repair = reduction_repair(operands[index], axis, "sum", eqn.sizes, when, index)
+    repair = reduction_repair(operands[index], axis, "sum", eqn.sizes, when, eqn.number(index))
     return replace(repair, last=True)
 
 

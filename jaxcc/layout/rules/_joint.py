@@ -14,7 +14,6 @@ from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused
-from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import (
     measured,
     partial_and_sliced,
@@ -150,20 +149,5 @@ def ordered_scale(eqn: Equation, index: int, x: Relation) -> float:
     """The scale of an operand that is only compared with itself: any positive one will do."""
     scale = measured(eqn, index, x)
     if scale <= 0 or kind_of(eqn.per_rank.dtypes[index]) == "u":
-        require_unit(named_from(eqn, index), [x], f"{eqn.op} of negated values is another one")
+        require_unit(eqn.only(index), [x], f"{eqn.op} of negated values is another one")
     return scale
-
-
-def named_from(eqn: Equation, first: int) -> Equation:
-    """The equation for messages about its operands from `first` on alone."""
-
-    def name(index: int) -> str:
-        return eqn.name(first + index)
-
-    def layout(index: int) -> str:
-        return eqn.layout(first + index)
-
-    def held(index: int) -> Held | None:
-        return eqn.held(first + index)
-
-    return replace(eqn, name=name, layout=layout, held=held)

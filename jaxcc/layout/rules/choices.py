@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def select(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relat
     which, *cases = operands
     require_unit(eqn, [which], "the predicate chooses")
     require_whole(eqn, [which], "the predicate chooses")
-    scale, partial = additive(_offset(eqn, 1), cases)
+    scale, partial = additive(eqn.only(*range(1, len(operands))), cases)
     for axis in partial:
         if axis in which.ranks:
             raise Refused(
@@ -66,18 +65,6 @@ def select(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relat
                 f"Partial over '{axis}'",
             )
     return result(base, base.dims, scale, partial)
-
-
-def _offset(eqn: Equation, by: int) -> Equation:
-    """The equation with operands named from `by` on."""
-
-    def name(index: int) -> str:
-        return eqn.name(index + by)
-
-    def layout(index: int) -> str:
-        return eqn.layout(index + by)
-
-    return replace(eqn, name=name, layout=layout)
 
 
 @pointwise(*_KEPT, by_rank=combined)

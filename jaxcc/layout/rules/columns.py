@@ -16,7 +16,6 @@ from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side
 from jaxcc.layout._settle import settled
 from jaxcc.layout._tie import FIRST, Ramp
-from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import require_unit, require_whole, together
 
 # What gather and scatter call the same things.
@@ -70,26 +69,11 @@ def one_index(eqn: Equation, columns: Sequence[Relation]) -> tuple[Equation, Rel
             dtypes=(of.dtypes[0], of.dtypes[1], *of.dtypes[after:]),
         )
 
-    def name_of(index: int) -> str:
-        return eqn.name(place(index))
-
-    def layout_of(index: int) -> str:
-        return eqn.layout(place(index))
-
-    def held_of(index: int) -> Held | None:
-        return eqn.held(place(index))
-
-    view = replace(
-        eqn,
-        per_rank=side(eqn.per_rank),
-        whole=side(eqn.whole),
-        name=name_of,
-        layout=layout_of,
-        held=held_of,
-    )
+    view = replace(eqn.renumbered(place), per_rank=side(eqn.per_rank), whole=side(eqn.whole))
     if len(rest) == 1:
         return view, columns[rest[0]]
-    return view, _side_by_side(eqn, [settled(eqn, 1 + at, columns[at]) for at in rest])
+    known = [settled(eqn, 1 + at, columns[at]) for at in rest]
+    return view, _side_by_side(eqn.only(*(1 + at for at in rest)), known)
 
 
 def _counted(eqn: Equation, column: Relation, at: int, dim: int) -> int | None:

@@ -7,16 +7,15 @@ so that it fits. Every rank has to hold all of the other ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import Digit, normal
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, constant
-from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
+from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout._settle import settled
-from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import (
     additive,
     common_scale,
@@ -32,29 +31,9 @@ from jaxcc.layout.rules.columns import one_index
 from jaxcc.layout.rules.rank_blocks import block_into, block_of, own_part, owned_rows
 
 
-def of_operands(eqn: Equation, *indices: int) -> Equation:
-    """The equation as if these were its operands, for what checks and names them by number."""
-
-    def side(of: Side) -> Side:
-        dtypes = tuple(of.dtypes[i] for i in indices) if of.dtypes else ()
-        return replace(of, shapes=tuple(of.shapes[i] for i in indices), dtypes=dtypes)
-
-    def name(index: int) -> str:
-        return eqn.name(indices[index])
-
-    def layout(index: int) -> str:
-        return eqn.layout(indices[index])
-
-    def held(index: int) -> Held | None:
-        return eqn.held(indices[index])
-
-    per_rank, whole = side(eqn.per_rank), side(eqn.whole)
-    return replace(eqn, per_rank=per_rank, whole=whole, name=name, layout=layout, held=held)
-
-
 def require_positions(eqn: Equation, positions: Mapping[int, Relation]) -> None:
     """Refuses positions, by operand number, that are not those of a group of one."""
-    view, why = of_operands(eqn, *positions), "positions choose elements"
+    view, why = eqn.only(*positions), "positions choose elements"
     require_whole(view, list(positions.values()), why)
     require_unit(view, list(positions.values()), why)
 
@@ -162,16 +141,17 @@ def _with_fill(eqn: Equation, operand: Relation) -> tuple[float, Mapping[str, Re
         return chosen(eqn, [operand])
     fill = constant(eqn.per_rank.out_shapes[0], (at_n, at_1))
 
-    def name(index: int) -> str:
-        return f"the fill value {number_text(at_n)}" if index else eqn.name(0)
-
-    def layout(index: int) -> str:
-        return "Replicated" if index else eqn.layout(0)
-
-    def held(index: int) -> Held | None:
-        return None if index else eqn.held(0)
-
-    return chosen(replace(eqn, name=name, layout=layout, held=held), [operand, fill])
+    view = Equation(
+        eqn.op,
+        eqn.sizes,
+        eqn.per_rank,
+        eqn.whole,
+        name=lambda i: f"the fill value {number_text(at_n)}" if i else eqn.name(0),
+        layout=lambda i: "Replicated" if i else eqn.layout(0),
+        held=lambda i: None if i else eqn.held(0),
+        number=lambda i: None if i else eqn.number(0),
+    )
+    return chosen(view, [operand, fill])
 
 
 # Windows ------------------------------------------------------------------------------------------
@@ -193,7 +173,7 @@ def _dynamic_slice(eqn: Equation, x: Relation, *starts: Relation) -> Relation:
             return made
     at = {1 + dim: settled(eqn, 1 + dim, starts[dim]) for dim in cut}
     require_positions(eqn, at)
-    base = joint(eqn, [x, *at.values()], [labels, *[()] * len(at)])
+    base = joint(eqn.only(0, *at), [x, *at.values()], [labels, *[()] * len(at)])
     base = laid_out(eqn, base, labels)
     scale, partial = chosen(eqn, [x])
     return result(base, base.dims, scale, partial)
@@ -232,7 +212,7 @@ def _dynamic_update_slice(
         return made if made is not None else _other_update(eqn)
     at = {2 + dim: settled(eqn, 2 + dim, starts[dim]) for dim in cut}
     require_positions(eqn, at)
-    base = joint(eqn, [x, update, *at.values()], [labels, labels, *[()] * len(at)])
+    base = joint(eqn.only(0, 1, *at), [x, update, *at.values()], [labels, labels, *[()] * len(at)])
     base = laid_out(eqn, base, labels)
     scale, partial = chosen(eqn, [x, update])
     return result(base, base.dims, scale, partial)

@@ -13,7 +13,7 @@ from jaxcc.layout.rules._combine import (
     require_unit,
     result,
 )
-from jaxcc.layout.rules._joint import joint, laid_out, named_from
+from jaxcc.layout.rules._joint import joint, laid_out
 from jaxcc.layout.rules.reduce import reduced
 
 _COLUMN, _INNER = range(2)
@@ -38,7 +38,7 @@ def _ragged_dot(eqn: Equation, rows: Relation, groups: Relation, sizes: Relation
             because="its rule covers rows (m, k), groups (g, k, n) and one row of group sizes",
             fixes=("bring the operands to the form of jax.lax.ragged_dot",),
         )
-    require_unit(named_from(eqn, 2), [sizes], "group sizes choose")
+    require_unit(eqn.only(2), [sizes], "group sizes choose")
     operands = [rows, groups, sizes]
     reads = [[None, _INNER], [None, _INNER, _COLUMN], [None]]
     base = joint(eqn, operands, reads)

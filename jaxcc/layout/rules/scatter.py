@@ -28,7 +28,7 @@ from jaxcc.layout.rules._combine import (
 )
 from jaxcc.layout.rules._joint import Labels, joint, laid_out, require_full
 from jaxcc.layout.rules.columns import one_index
-from jaxcc.layout.rules.indexing import chosen, numbered, of_operands, require_positions
+from jaxcc.layout.rules.indexing import chosen, numbered, require_positions
 from jaxcc.layout.rules.rank_blocks import owned_updates, rows_refused
 from jaxcc.layout.rules.reduce import reduced
 
@@ -122,7 +122,7 @@ def _terms(
         raise rows_refused(eqn, sliced[0], "writes")
     indices, updates = settled(eqn, 1, indices), settled(eqn, 2, updates)
     require_positions(eqn, {1: indices})
-    view = of_operands(eqn, 2, 1)
+    view = eqn.only(2, 1)
     base = joint(view, [updates, indices], [labels.updates, labels.indices])
     for axis in updates.partial:
         if axis in base.ranks:
@@ -157,7 +157,7 @@ def _summed(eqn: Equation, operand: Relation, indices: Relation, updates: Relati
     """The operand and a sum of updates: a pending one is added to zeros, or to a pending
     operand."""
     terms = _terms(eqn, operand, indices, updates, "sum")
-    view = of_operands(eqn, 0, 2)
+    view = eqn.only(0, 2)
     base = together(view, [operand, terms])
     scale, partial = additive(view, [operand, terms])
     return result(base, base.dims, scale, partial)
@@ -173,7 +173,7 @@ def _replaced(eqn: Equation, operand: Relation, indices: Relation, updates: Rela
             fixes=("read the elements, apply the function, and set them: x.at[i].set(f(x[i]))",),
         )
     terms = _terms(eqn, operand, indices, updates, None)
-    view = of_operands(eqn, 0, 2)
+    view = eqn.only(0, 2)
     base = together(view, [operand, terms])
     scale, partial = chosen(view, [operand, terms])
     return result(base, base.dims, scale, partial)
@@ -184,7 +184,7 @@ def _extremum(eqn: Equation, operand: Relation, indices: Relation, updates: Rela
     """The operand is one more value to take the extremum of, so it may be counted n times."""
     op: ReduceOp = "max" if eqn.op == "scatter-max" else "min"
     terms = _terms(eqn, operand, indices, updates, op)
-    view = of_operands(eqn, 0, 2)
+    view = eqn.only(0, 2)
     base = together(view, [operand, terms])
     operands = [operand, terms]
     for index, x in enumerate(operands):
@@ -203,7 +203,7 @@ def _extremum(eqn: Equation, operand: Relation, indices: Relation, updates: Rela
 def _multiplied(eqn: Equation, operand: Relation, indices: Relation, updates: Relation) -> Relation:
     """A product with factors that are 1 where no update hits, so they may have no scale."""
     factors = _terms(eqn, operand, indices, updates, "prod")
-    view = of_operands(eqn, 0, 2)
+    view = eqn.only(0, 2)
     base = together(view, [operand, factors])
     partial = multiplicative(view, [operand, factors], linear=(0,))
     scale = product(view, measured(view, 0, operand), 1.0)
