@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +70,16 @@ def inner_jaxprs(eqn: Any) -> Iterator[Any]:
     yield from _core.jaxprs_in_params(eqn.params)
 
 
-# Each of these runs its one inner jaxpr on its operands and returns what that returns.
-_CALLS = frozenset(
-    {"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call", "custom_lin"}
-)
+def all_eqns(eqns: Iterable[Any]) -> Iterator[Any]:
+    """The equations and, after each, those inside it."""
+    for eqn in eqns:
+        yield eqn
+        for jaxpr in inner_jaxprs(eqn):
+            yield from all_eqns(open_jaxpr(jaxpr).eqns)
+
+
+CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
+"""Each of these runs its one inner jaxpr on its operands and returns what that returns."""
 
 
 def called(eqn: Any) -> tuple[Any, list[int]] | None:
@@ -82,7 +88,7 @@ def called(eqn: Any) -> tuple[Any, list[int]] | None:
     """
     op = op_name(eqn)
     every = list(range(len(eqn.invars)))
-    if op in _CALLS:
+    if op in CALLS or op == "custom_lin":
         inner = next(inner_jaxprs(eqn), None)
         return None if inner is None else (inner, every)
     if op == "custom_linear_solve":

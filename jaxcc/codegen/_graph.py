@@ -15,7 +15,6 @@ from jaxcc.layout import CodegenError
 _IDENTITIES = frozenset(
     {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
 )
-_CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,7 @@ def _walk(
         args = tuple(_read(env, v) for v in eqn.invars)
         if name in _IDENTITIES:
             results: Sequence[Value] = args
-        elif name in _CALLS:
+        elif name in _compat.CALLS:
             results = _call(eqn, line, args, nodes)
         else:
             results = [Node(eqn, line, args, v.aval.shape, v.aval.dtype) for v in eqn.outvars]

@@ -9,6 +9,7 @@ from jaxcc.layout._assume import ASSUME as ASSUME
 from jaxcc.layout._assume import unsafe_assume as unsafe_assume
 from jaxcc.layout._check import check as check
 from jaxcc.layout._check import mesh_sizes as mesh_sizes
+from jaxcc.layout._dtypes import is_key as is_key
 from jaxcc.layout._emulate import on_ranks as on_ranks
 from jaxcc.layout._emulate import run_on_ranks as run_on_ranks
 from jaxcc.layout._errors import BackendError as BackendError
@@ -19,6 +20,8 @@ from jaxcc.layout._errors import LayoutError as LayoutError
 from jaxcc.layout._errors import ScheduleError as ScheduleError
 from jaxcc.layout._errors import TableError as TableError
 from jaxcc.layout._failures import explained as explained
+from jaxcc.layout._groups import group_text as group_text
+from jaxcc.layout._groups import smallest_group as smallest_group
 from jaxcc.layout._layouts import REDUCE_OPS as REDUCE_OPS
 from jaxcc.layout._layouts import Layout as Layout
 from jaxcc.layout._layouts import LayoutMap as LayoutMap
@@ -34,7 +37,6 @@ from jaxcc.layout._layouts import to_spec as to_spec
 from jaxcc.layout._parts import Difference as Difference
 from jaxcc.layout._parts import difference as difference
 from jaxcc.layout._parts import global_array as global_array
-from jaxcc.layout._parts import is_key as is_key
 from jaxcc.layout._parts import join as join
 from jaxcc.layout._parts import split as split
 from jaxcc.layout._report import LayoutReport as LayoutReport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,11 +195,16 @@ def require_one_path(applier: Applier, step: Step, predicate: Held, name: str) -
     if predicate.relation is None:
         applier.report(predicate.findings)
         return
-    plain = settle(predicate.relation, applier.sizes)
-    if plain is not None and not (plain.ranks or plain.partial or plain.local):
-        if math.isinf(plain.scale) or same_scale(plain.scale, 1.0):
-            return
-    applier.report((applier.finding(two_paths(applier, predicate, name), step.line, ()),))
+    if not one_path(predicate.relation, applier.sizes):
+        applier.report((applier.finding(two_paths(applier, predicate, name), step.line, ()),))
+
+
+def one_path(predicate: Relation, sizes: Mapping[str, int]) -> bool:
+    """Whether a predicate is the same on every rank and on a group of one."""
+    plain = settle(predicate, sizes)
+    if plain is None or plain.ranks or plain.partial or plain.local:
+        return False
+    return math.isinf(plain.scale) or same_scale(plain.scale, 1.0)
 
 
 def two_paths(applier: Applier, predicate: Held, name: str) -> Refused:

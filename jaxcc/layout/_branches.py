@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from jaxcc import _compat
 from jaxcc.layout._apply import Applier
@@ -12,15 +10,15 @@ from jaxcc.layout._bodies import (
     body_of,
     inputs_of,
     joined_value,
+    one_path,
     other_structure,
     refused_value,
     two_paths,
 )
 from jaxcc.layout._digits import CutError
 from jaxcc.layout._flatten import Program, Slot, Step
-from jaxcc.layout._relation import Relation, same_scale
+from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, Side, collective_of, computing_rule_of
-from jaxcc.layout._settle import settle
 from jaxcc.layout._values import Held, origin_of
 
 
@@ -37,9 +35,7 @@ def cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
     const = index.relation.const
     if const is not None and const[0] == const[1]:
         return bodies[min(max(int(const[0]), 0), count - 1)].walk(applier, operands)
-    plain = settle(index.relation, applier.sizes)
-    one_path = plain is not None and not (plain.ranks or plain.partial or plain.local)
-    if one_path and plain is not None and (math.isinf(plain.scale) or same_scale(plain.scale, 1.0)):
+    if one_path(index.relation, applier.sizes):
         made = [body.walk(applier, operands) for body in bodies]
         return [
             joined_value(applier, step, helds, slot, "a result")
@@ -58,14 +54,8 @@ def cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
 
 
 def _communicates(program: Program) -> bool:
-    return any(_has_collective(step.eqn) for step in program.steps)
-
-
-def _has_collective(eqn: Any) -> bool:
-    if collective_of(_compat.op_name(eqn)) is not None:
-        return True
-    inner = (e for j in _compat.inner_jaxprs(eqn) for e in _compat.open_jaxpr(j).eqns)
-    return any(map(_has_collective, inner))
+    eqns = _compat.all_eqns(step.eqn for step in program.steps)
+    return any(collective_of(_compat.op_name(eqn)) is not None for eqn in eqns)
 
 
 def _selected(applier: Applier, step: Step, index: Held, helds: Sequence[Held], slot: Slot) -> Held:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout._digits import whole_dim
-from jaxcc.layout._dtypes import kind_of
+from jaxcc.layout._dtypes import is_key, kind_of
 from jaxcc.layout._relation import Relation, constant
 
 
@@ -17,7 +16,7 @@ def number_of(value: Any) -> Any:
     """The number that fills `value`, or None if it is no array or has several."""
     if value is None or not (hasattr(value, "dtype") or isinstance(value, (int, float, complex))):
         return None
-    if _is_key(value):
+    if is_key(value):
         return None
     array = np.asarray(value)
     kind = kind_of(array.dtype)
@@ -32,14 +31,9 @@ def number_of(value: Any) -> Any:
     return float(first) if kind == "f" else first.item()
 
 
-def _is_key(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
 def _bits(value: Any) -> bytes:
     """An array's elements bit by bit, so that NaN is NaN and -0 is not 0."""
-    return np.asarray(jax.random.key_data(value) if _is_key(value) else value).tobytes()
+    return np.asarray(jax.random.key_data(value) if is_key(value) else value).tobytes()
 
 
 def number_text(number: Any) -> str:

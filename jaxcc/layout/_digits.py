@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 UNIFORM = -1
@@ -83,6 +83,14 @@ def normal(digits: Iterable[Digit]) -> Digits:
                 continue
         out.append(digit)
     return tuple(out)
+
+
+def renumbered(digits: Digits, place: Mapping[int, int]) -> Digits:
+    """The digits where each dimension has the number that `place` gives it."""
+    return tuple(
+        Digit(place[digit.dim], digit.stride, digit.size) if digit.named else digit
+        for digit in digits
+    )
 
 
 def cut(digit: Digit, size: int) -> tuple[Digit, Digit]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,6 +29,17 @@ def kind_of(dtype: Any) -> str:
         # A name that is no type of numbers.
         return ""
     return found[0] if found else ""
+
+
+def is_key(x: Any) -> bool:
+    """Whether `x` is an array of random keys, which NumPy cannot hold."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and _jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def bytes_of(x: Any) -> int:
+    """The size of an array, or of one that has this type."""
+    return math.prod(x.shape) * x.dtype.itemsize
 
 
 @functools.lru_cache(256)

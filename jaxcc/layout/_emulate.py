@@ -143,7 +143,7 @@ class _Run:
             given = [_read(atom, values) for atom in eqn.invars]
             if op == self.watch:
                 self.watched.append((eqn, given[0]))
-            if op in _CALLS:
+            if op in _compat.CALLS:
                 results = self.jaxpr(next(iter(_compat.inner_jaxprs(eqn))), given)
             elif op in _BUILT:
                 results = _BUILT[op](self, eqn, given)
@@ -172,15 +172,9 @@ class _Run:
 
 def _scan(run: _Run, eqn: Any, given: list[Any]) -> list[Any]:
     jaxpr = eqn.params["jaxpr"]
-    body = _compat.open_jaxpr(jaxpr)
-    # A scanned operand and a stacked result have one dimension more than in the body.
-    carried = _leading_alike(eqn.outvars, body.outvars)
-    first_xs = _leading_alike(eqn.invars, body.invars)
-    consts, carry, xs = (
-        given[: first_xs - carried],
-        given[first_xs - carried : first_xs],
-        given[first_xs:],
-    )
+    constants, carried, _ = _compat.scan_counts(eqn)
+    first_xs = constants + carried
+    consts, carry, xs = given[:constants], given[constants:first_xs], given[first_xs:]
     watched: list[Any] = []
 
     def step(carry: Any, x: Any) -> Any:
@@ -194,13 +188,6 @@ def _scan(run: _Run, eqn: Any, given: list[Any]) -> list[Any]:
     carry, (ys, seen) = _lax.scan(step, carry, xs, length, **kept)
     run.watched += [(e, y[i]) for i in range(length) for e, y in zip(watched, seen, strict=True)]
     return [*carry, *ys]
-
-
-def _leading_alike(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """How many variables at the front have the same rank on both sides."""
-    pairs = zip(outer, inner, strict=True)
-    differ = (i for i, (a, b) in enumerate(pairs) if len(a.aval.shape) != len(b.aval.shape))
-    return next(differ, len(outer))
 
 
 def _while(run: _Run, eqn: Any, given: list[Any]) -> list[Any]:
@@ -225,8 +212,6 @@ def _cond(run: _Run, eqn: Any, given: list[Any]) -> list[Any]:
     return run.unwatched(lambda: _lax.switch(given[0], branches, *given[1:]), eqn)
 
 
-# Each of these runs its one inner jaxpr on its operands.
-_CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 # Outside of shard_map there is nothing to cast; a claim is watched, not computed.
 _IDENTITIES = frozenset({"pvary", "reduced_vary_cast", ASSUME})
 _BUILT: Mapping[str, Callable[[_Run, Any, list[Any]], list[Any]]] = {

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
+from jaxcc.layout._dtypes import bytes_of
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Step
+from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._relation import Relation, layout_seen
 from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import Refused
-from jaxcc.layout._values import Held, slot_bytes, type_text
+from jaxcc.layout._values import Held, type_text
 
 
 def layout_text(held: Held, sizes: Mapping[str, int]) -> str:
@@ -71,7 +73,7 @@ def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:
     if step is None or step.index < 0:
         return ()
     return tuple(
-        replace(repair, at=step.index, bytes=slot_bytes(step.operands[repair.operand]))
+        replace(repair, at=step.index, bytes=bytes_of(step.operands[repair.operand]))
         for repair in repairs
         if repair.operand is not None
     )
@@ -105,10 +107,9 @@ def cut_refused(step: Step, held: Held) -> Refused:
 
 def unmatched_finding(step: Step, sizes: Mapping[str, int]) -> Finding:
     """The finding for a step that a group of one does not have."""
-    group = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
     return Finding(
         "LAYOUT_STRUCTURE",
-        f"{step.shown} runs on ranks {group}, but a group of one has no such step",
+        f"{step.shown} runs on ranks {group_text(sizes)}, but a group of one has no such step",
         step.line,
         because="the program takes another path on one rank than on n",
         fixes=(

@@ -17,6 +17,7 @@ from jaxcc._compat import SourceLine
 from jaxcc.layout._captured import captured_error
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._flatten import Slot
+from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._trace import argument_names, per_rank_shape
 from jaxcc.layout._values import type_text
@@ -53,7 +54,9 @@ def explained(
         except Exception as error:
             seen = _seen(f, args, layouts, sizes)
             if not _raised_by_jax(error):
-                error.add_note("\n".join([f"jaxcc traced the function for {_group(sizes)}", *seen]))
+                error.add_note(
+                    "\n".join([f"jaxcc traced the function for {group_text(sizes)}", *seen])
+                )
                 raise
             if isinstance(error, NotImplementedError) and _CAPTURES in str(error):
                 raise captured_error(None, user_line(error)) from error
@@ -89,20 +92,16 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
             "with check_vma=False"
         )
     else:
-        because = f"the function sees each argument as one rank of {_group(sizes)} does"
+        because = f"the function sees each argument as one rank of {group_text(sizes)} does"
         fix = "give the arguments layouts whose per-rank shapes fit one another"
     return LayoutError(
         "LAYOUT_TRACE",
-        f"JAX cannot trace the function for {_group(sizes)}: {type(error).__name__}: {text}",
+        f"JAX cannot trace the function for {group_text(sizes)}: {type(error).__name__}: {text}",
         line=user_line(error),
         operands=tuple(seen),
         because=because,
         fixes=(fix,),
     )
-
-
-def _group(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{axis}={n}" for axis, n in sizes.items())
 
 
 def _seen(

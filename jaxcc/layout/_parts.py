@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._layouts import LayoutMap, Local, Partial, ReduceOp, Replicated, Sliced
 
 # JAX and NumPy have types for some of their parameters only.
@@ -107,11 +108,6 @@ def _terms(whole: Any, op: ReduceOp, n: int, rng: np.random.Generator) -> Any:
         "min": np.maximum(whole, noise),
     }
     return _np.where(owned, whole, others[op])
-
-
-def is_key(x: Any) -> bool:
-    """Whether `x` is an array of random keys, which NumPy cannot hold."""
-    return _jnp.issubdtype(x.dtype, _jax.dtypes.prng_key)
 
 
 def _own_keys(keys: Any, n: int) -> Any:

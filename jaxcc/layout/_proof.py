@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ import jax
 from jaxcc.layout._annotations import check_result_shapes
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._failures import explained, user_line
+from jaxcc.layout._groups import group_sizes, group_text
 from jaxcc.layout._layouts import LayoutMap, Local, Sliced, flatten_layouts
 from jaxcc.layout._repair import Repair, with_tried_fixes
 from jaxcc.layout._trace import Trace, trace
@@ -116,31 +116,6 @@ def traced(
     return groups, traces, alone, _declared(out_layouts, traces[0], alone, tuple(program.sizes))
 
 
-def group_sizes(sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """The mesh's own sizes, and their smallest prime factors.
-
-    Axes that have one size in all of these are told apart by groups in which some of them have one
-    rank: a factor of one axis would else pass for that of another.
-    """
-    groups: list[Mapping[str, int]] = [dict(sizes)]
-    smallest = {axis: _smallest_factor(n) for axis, n in sizes.items()}
-    if smallest != dict(sizes):
-        groups.append(smallest)
-    alike: dict[int, list[str]] = {}
-    for axis, n in sizes.items():
-        if n > 1:
-            alike.setdefault(n, []).append(axis)
-    for bit in range(max(map(len, alike.values()), default=1).bit_length()):
-        alone = {axis for axes in alike.values() for k, axis in enumerate(axes) if k >> bit & 1}
-        if alone:
-            groups.append({axis: 1 if axis in alone else smallest[axis] for axis in sizes})
-    return groups
-
-
-def _smallest_factor(n: int) -> int:
-    return next((k for k in range(2, math.isqrt(n) + 1) if n % k == 0), n)
-
-
 def _trace_at(
     f: Callable[..., Any],
     avals: Sequence[Any],
@@ -168,10 +143,10 @@ def _trace_at(
         error.findings = (replace(finding, because=because, fixes=fixes),)
         raise
     except Exception as error:
-        shown = ", ".join(f"{axis}={n}" for axis, n in group.items())
         raise LayoutError(
             "LAYOUT_TRACE",
-            f"the function cannot be traced for {shown}: {type(error).__name__}: {error}",
+            f"the function cannot be traced for {group_text(group)}: "
+            f"{type(error).__name__}: {error}",
             line=user_line(error),
             because=because,
             fixes=fixes,

@@ -12,6 +12,7 @@ from jaxcc._compat import SourceLine
 from jaxcc._version import __version__
 from jaxcc.layout._explain import by_rank_text
 from jaxcc.layout._flatten import Slot, Step
+from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._relation import layout_seen
 from jaxcc.layout._rules import shape_rule_of
@@ -167,9 +168,7 @@ class LayoutReport:
         }
 
     def __str__(self) -> str:
-        sizes = "; ".join(
-            ", ".join(f"{axis}={n}" for axis, n in group.items()) for group in self.sizes
-        )
+        sizes = "; ".join(map(group_text, self.sizes))
         claim = "rank-invariant" if self.proved else "tested, not proved,"
         if self.assumed:
             claim += f", if what it assumes {self.assumed} times holds,"

@@ -24,7 +24,7 @@ def all_rows(step: Step) -> Any | None:
     another, or on other ranks."""
     constants, carried, walked = _compat.scan_counts(step.eqn)
     body = _compat.open_jaxpr(step.params["jaxpr"])
-    if carried or any(_of_ranks(eqn) for eqn in body.eqns):
+    if carried or any(map(_of_ranks, _compat.all_eqns(body.eqns))):
         return None
 
     def row(*given: Any) -> Sequence[Any]:
@@ -40,7 +40,4 @@ def all_rows(step: Step) -> Any | None:
 
 def _of_ranks(eqn: Any) -> bool:
     op = _compat.op_name(eqn)
-    if op == "axis_index" or collective_of(op) is not None:
-        return True
-    inner = (e for j in _compat.inner_jaxprs(eqn) for e in _compat.open_jaxpr(j).eqns)
-    return any(map(_of_ranks, inner))
+    return op == "axis_index" or collective_of(op) is not None

@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._emulate import on_ranks
 from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
-from jaxcc.layout._parts import difference, global_array, is_key
+from jaxcc.layout._parts import difference, global_array
 from jaxcc.layout._proof import Program, local_axes, traced
 from jaxcc.layout._report import LayoutReport, type_texts
 
@@ -81,17 +83,17 @@ def _random(leaf: Any, rng: np.random.Generator) -> Any:
     """A random array of a type: integers are small, so that they may be indices."""
     if is_key(leaf):
         seeds = rng.integers(0, 2**31, leaf.shape).tolist()
-        return _jax.vmap(_jax.random.key)(_jnp.asarray(seeds)) if leaf.shape else _key(seeds)
+        return (
+            _jax.vmap(_jax.random.key)(_jnp.asarray(seeds))
+            if leaf.shape
+            else _jax.random.key(seeds)
+        )
     if _jnp.issubdtype(leaf.dtype, _jnp.complexfloating):
         parts = rng.standard_normal((2, *leaf.shape))
         return (parts[0] + 1j * parts[1]).astype(leaf.dtype)
     if _jnp.issubdtype(leaf.dtype, _jnp.floating):
         return _np.asarray(rng.standard_normal(leaf.shape), leaf.dtype)
     return _np.asarray(rng.integers(0, 2 if leaf.dtype == bool else 8, leaf.shape), leaf.dtype)
-
-
-def _key(seed: Any) -> Any:
-    return _jax.random.key(seed)
 
 
 def _compare(
@@ -110,10 +112,10 @@ def _compare(
         off = difference(found, whole, layout, sizes, rtol=loose, atol=loose)
         if off is None:
             continue
-        shown = ", ".join(f"{axis}={n}" for axis, n in sizes.items())
         raise LayoutError(
             "LAYOUT_TESTED",
-            f"result {at} is not what {layout.describe()} says when the program runs on {shown}",
+            f"result {at} is not what {layout.describe()} says when the program runs on "
+            f"{group_text(sizes)}",
             because=str(off),
             fixes=("compare the ranks' values with those of one rank, step by step",),
         )

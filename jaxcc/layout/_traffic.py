@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jaxcc import _compat
+from jaxcc.layout._dtypes import bytes_of
 
 _KINDS: Mapping[str, str] = {
     "psum": "all-reduce",
@@ -67,11 +67,11 @@ def _of(eqn: Any) -> tuple[Traffic, ...]:
         # A vmapped collective also has the number of a dimension.
         names: tuple[Any, ...] = _compat.axis_names(eqn)
         axes = tuple(name for name in names if isinstance(name, str))
-        size = sum(_bytes(atom.aval) for atom in eqn.invars)
+        size = sum(bytes_of(atom.aval) for atom in eqn.invars)
         return (Traffic(_KINDS[op], axes, 1, size),) if axes else ()
     if op.startswith("jaxcc_") and "axis_name" in eqn.params:
         # A combinator of jaxcc.comm: what a rank puts in; some pass it on several times.
-        size = sum(_bytes(atom.aval) for atom in eqn.invars)
+        size = sum(bytes_of(atom.aval) for atom in eqn.invars)
         return (Traffic(op.removeprefix("jaxcc_"), _compat.axis_names(eqn), 1, size),)
     inner = [total(_compat.open_jaxpr(jaxpr).eqns) for jaxpr in _compat.inner_jaxprs(eqn)]
     if op == "cond":
@@ -82,10 +82,6 @@ def _of(eqn: Any) -> tuple[Traffic, ...]:
         for branch in inner
         for one in branch
     )
-
-
-def _bytes(aval: Any) -> int:
-    return math.prod(aval.shape) * aval.dtype.itemsize
 
 
 def traffic_text(traffic: Iterable[Traffic]) -> str:

@@ -23,7 +23,7 @@ def why_rule_needed(
         return f"nothing is known of its effect {effects[0]}"
     if step.op in _OUTSIDE:
         return "nothing is known of what it computes, or whether it communicates"
-    if step.eqn.effects or _communicates(step.eqn, axes):
+    if step.eqn.effects or any(_communicates(eqn, axes) for eqn in _compat.all_eqns([step.eqn])):
         return "nothing is known of the mesh axes that it uses"
     if str(step.params) != str(other.params):
         return "its parameters must not depend on the number of ranks"
@@ -39,15 +39,12 @@ def outside_effects(eqn: Any) -> list[Any]:
 
 
 def _communicates(eqn: Any, axes: Collection[str]) -> bool:
-    """Whether an equation, or one inside it, names an axis of the mesh or is a collective."""
-    if any(_names_axis(value, axes) for value in eqn.params.values()):
-        return True
-    if "axis_name" in eqn.params or "axis_index_groups" in eqn.params:
-        return True
-    return any(
-        collective_of(_compat.op_name(inner)) is not None or _communicates(inner, axes)
-        for jaxpr in _compat.inner_jaxprs(eqn)
-        for inner in _compat.open_jaxpr(jaxpr).eqns
+    """Whether an equation by itself names an axis of the mesh or is a collective."""
+    return (
+        any(_names_axis(value, axes) for value in eqn.params.values())
+        or "axis_name" in eqn.params
+        or "axis_index_groups" in eqn.params
+        or collective_of(_compat.op_name(eqn)) is not None
     )
 
 

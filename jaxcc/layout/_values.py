@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._digits import Digits
@@ -63,11 +60,6 @@ class Whole(NamedTuple):
     dims: tuple[Digits, ...]
     const: Any = None
     moved: bool = False
-
-
-def slot_bytes(slot: Slot) -> int:
-    """The size of what a rank holds of a value."""
-    return math.prod(slot.shape) * np.dtype(slot.dtype).itemsize
 
 
 def type_text(slot: Slot) -> str:

@@ -17,6 +17,7 @@ import jaxcc.layout.rules as rules
 from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier
 from jaxcc.layout._control import CONTROL
+from jaxcc.layout._dtypes import bytes_of
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Program, Slot, flatten
 from jaxcc.layout._layouts import LayoutMap
@@ -29,7 +30,7 @@ from jaxcc.layout._report import ReportSource
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._settle import settled_value
 from jaxcc.layout._trace import Trace
-from jaxcc.layout._values import Held, Origin, slot_bytes
+from jaxcc.layout._values import Held, Origin
 
 assert rules.__name__  # Imported for what it registers.
 
@@ -144,7 +145,5 @@ def _output(
 
 def _placed(finding: Finding, index: int, slot: Slot) -> Finding:
     """The finding with its repairs at a result."""
-    repairs = [
-        replace(one, at=index, result=True, bytes=slot_bytes(slot)) for one in finding.repairs
-    ]
+    repairs = [replace(one, at=index, result=True, bytes=bytes_of(slot)) for one in finding.repairs]
     return replace(finding, repairs=tuple(repairs))

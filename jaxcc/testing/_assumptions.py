@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxcc import _compat
-from jaxcc.layout import ASSUME, LayoutMap, difference
-from jaxcc.testing._runs import group_text, runs_of, tolerance
+from jaxcc.layout import ASSUME, LayoutMap, difference, group_text
+from jaxcc.testing._runs import runs_of
 
 
 def assert_assumptions(
@@ -36,13 +36,9 @@ def assert_assumptions(
     expected = [x.reshape(x.shape[len(runs.sizes) :]) for _, x in runs.runner(alone, ASSUME)(0)[1]]
     if not expected:
         raise AssertionError(f"{runs.name} has no unsafe_assume")
-    for group in runs.groups(sizes):
-        traced = runs.trace(group)
-        rounding = tolerance(traced, alone) if rtol is None else rtol
-        limits = {"rtol": rounding, "atol": rounding if atol is None else atol}
-        run = runs.runner(traced, ASSUME)
+    for group, _, run, limits in runs.on_groups(alone, sizes, rtol, atol, ASSUME):
         local = runs.local_over(group)
-        for seed in seeds if runs.random else seeds[:1]:
+        for seed in runs.seeds(seeds):
             found = run(seed)[1]
             if len(found) != len(expected):
                 raise AssertionError(

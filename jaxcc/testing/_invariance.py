@@ -7,8 +7,17 @@ from typing import Any
 
 import jax
 
-from jaxcc.layout import LayoutMap, Local, Partial, Trace, check, difference, flatten_layouts
-from jaxcc.testing._runs import Group, Runs, group_text, runs_of, tolerance
+from jaxcc.layout import (
+    LayoutMap,
+    Local,
+    Partial,
+    Trace,
+    check,
+    difference,
+    flatten_layouts,
+    group_text,
+)
+from jaxcc.testing._runs import Group, Runs, runs_of
 
 
 def assert_rank_invariant(
@@ -52,17 +61,13 @@ def assert_rank_invariant(
     alone = runs.trace(runs.one)
     expected = [y.reshape(y.shape[len(runs.sizes) :]) for y in runs.runner(alone)(0)[0]]
     outs = _out_layouts(runs, alone, expected)
-    for group in runs.groups(sizes):
-        traced = runs.trace(group)
+    for group, traced, run, limits in runs.on_groups(alone, sizes, rtol, atol):
         if traced.out_tree != alone.out_tree:
             raise AssertionError(
                 f"{runs.name} returns {traced.out_tree} on {group_text(group)}, and "
                 f"{alone.out_tree} on one rank"
             )
-        rounding = tolerance(traced, alone) if rtol is None else rtol
-        limits = {"rtol": rounding, "atol": rounding if atol is None else atol}
-        run = runs.runner(traced)
-        for seed in seeds if runs.random else seeds[:1]:
+        for seed in runs.seeds(seeds):
             found = run(seed)[0]
             whole = [None] * len(found) if runs.local_over(group) else expected
             _compare(runs, group, found, whole, outs, limits, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jaxcc.layout import (
     is_key,
     mesh_sizes,
     on_ranks,
+    smallest_group,
     trace,
 )
 from jaxcc.schedule import positional
@@ -32,6 +33,16 @@ Group = Mapping[str, int]
 
 # Relative tolerances by the precision of the narrowest floating type in a program.
 _TOLERANCES = ((1e-15, 1e-9), (1e-6, 1e-5), (1e-3, 1e-2), (1e-2, 5e-2))
+
+
+class OnGroup(NamedTuple):
+    """A group that the function is run for: its trace, a runner (a function of a seed), and the
+    tolerances that results are held against."""
+
+    group: Group
+    traced: Trace
+    run: Callable[[int], Any]
+    limits: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -81,8 +92,7 @@ class Runs:
         With Local arguments also those with one rank along their axes: only these can be held
         against a group of one.
         """
-        smallest = {axis: _smallest_factor(n) for axis, n in self.sizes.items()}
-        chosen = [self._full(group) for group in sizes or (self.sizes, smallest)]
+        chosen = [self._full(group) for group in sizes or (self.sizes, smallest_group(self.sizes))]
         for group in list(chosen):
             chosen.append({**group, **dict.fromkeys(self.local_over(group), 1)})
         unlike = [group for at, group in enumerate(chosen) if group not in chosen[:at]]
@@ -116,6 +126,25 @@ class Runs:
             return list(map(_on_host, results)), [(eqn, _on_host(x)) for eqn, x in watched]
 
         return run
+
+    def on_groups(
+        self,
+        alone: Trace,
+        sizes: Sequence[Group] | None,
+        rtol: float | None,
+        atol: float | None,
+        watch: str | None = None,
+    ) -> Iterator[OnGroup]:
+        """The groups to run, to be held against `alone`, the trace for a group of one."""
+        for group in self.groups(sizes):
+            traced = self.trace(group)
+            rounding = tolerance(traced, alone) if rtol is None else rtol
+            limits = {"rtol": rounding, "atol": rounding if atol is None else atol}
+            yield OnGroup(group, traced, self.runner(traced, watch), limits)
+
+    def seeds(self, given: Sequence[int]) -> Sequence[int]:
+        """The seeds to run with: one suffices where nothing is random."""
+        return given if self.random else given[:1]
 
 
 def runs_of(
@@ -152,11 +181,6 @@ def runs_of(
     return Runs(f, args, sizes, layouts, out_layouts, check_vma)
 
 
-def group_text(group: Group) -> str:
-    """`dp=2, tp=4`."""
-    return ", ".join(f"{axis}={n}" for axis, n in group.items())
-
-
 def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return jax.tree.map(lambda x: _on_host(jnp.asarray(x)), args)
 
@@ -164,10 +188,6 @@ def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _on_host(x: Any) -> Any:
     """The array away from the mesh that it was made on."""
     return x if is_key(x) else np.asarray(x)
-
-
-def _smallest_factor(n: int) -> int:
-    return next((k for k in range(2, n + 1) if n % k == 0), n)
 
 
 def tolerance(*traces: Trace) -> float:
@@ -179,14 +199,8 @@ def tolerance(*traces: Trace) -> float:
 
 def _dtypes(traced: Trace) -> Iterator[Any]:
     yield from (var.aval.dtype for var in traced.invars)
-    yield from _result_dtypes(traced.eqns)
-
-
-def _result_dtypes(eqns: Sequence[Any]) -> Iterator[Any]:
-    for eqn in eqns:
+    for eqn in _compat.all_eqns(traced.eqns):
         yield from (var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype"))
-        for inner in _compat.inner_jaxprs(eqn):
-            yield from _result_dtypes(_compat.open_jaxpr(inner).eqns)
 
 
 @functools.cache

@@ -13,13 +13,15 @@ from jax.scipy import special
 
 import jaxcc.layout.rules as rules
 from jaxcc import _compat
-from jaxcc._compat import _CALLS
 from jaxcc.layout._rules import ruled_ops
 
 assert rules.__name__  # Imported for what it registers.
 
 # What the walk follows itself, without a rule for the name.
-WALKED = {*_CALLS, "shard_map", "scan", "while", "cond", "call_hi_primitive", "custom_linear_solve"}
+WALKED = {
+    *(*_compat.CALLS, "custom_lin", "shard_map", "scan", "while", "cond"),
+    *("call_hi_primitive", "custom_linear_solve"),
+}
 
 # What has no rule, and why not. The checker refuses it by name, unless it is a function without
 # effects of what every rank holds alike.

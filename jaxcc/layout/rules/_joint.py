@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxcc.layout._digits import Digit, Digits, in_place, uniform, whole_dim
+from jaxcc.layout._digits import Digits, in_place, renumbered, uniform, whole_dim
 from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation
@@ -57,19 +57,25 @@ def joint(
 
 def _lifted(x: Relation, labels: Labels, shape: Sequence[int]) -> Relation:
     place = {dim: label for dim, label in enumerate(labels) if label is not None}
+    return replace(lifted(x, place, place, shape), const=None)
+
+
+def lifted(
+    x: Relation, at: Mapping[int, int], whole_at: Mapping[int, int], shape: Sequence[int]
+) -> Relation:
+    """The operand over joint dimensions of sizes `shape`, uniform along those that it has not.
+
+    Args:
+      x: the operand.
+      at: which joint dimension each of a rank's dimensions walks.
+      whole_at: the same for those of a group of one.
+      shape: a rank's.
+    """
     dims = [uniform(size) for size in shape]
-    for dim, label in place.items():
-        dims[label] = renumbered(x.dims[dim], place)
-    ranks = {axis: renumbered(digits, place) for axis, digits in x.ranks.items()}
-    return replace(x, dims=tuple(dims), ranks=ranks, const=None)
-
-
-def renumbered(digits: Digits, place: Mapping[int, int]) -> Digits:
-    """The digits where each dimension has the number that `place` gives it."""
-    return tuple(
-        Digit(place[digit.dim], digit.stride, digit.size) if digit.named else digit
-        for digit in digits
-    )
+    for dim, label in at.items():
+        dims[label] = renumbered(x.dims[dim], whole_at)
+    ranks = {axis: renumbered(digits, whole_at) for axis, digits in x.ranks.items()}
+    return replace(x, dims=tuple(dims), ranks=ranks)
 
 
 def laid_out(eqn: Equation, base: Relation, labels: Labels, index: int = 0) -> Relation:

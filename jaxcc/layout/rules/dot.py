@@ -3,11 +3,8 @@ sum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._digits import Digit, Digits, uniform
 from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Side, layout_rule
@@ -19,7 +16,7 @@ from jaxcc.layout.rules._combine import (
     together,
     unit_only,
 )
-from jaxcc.layout.rules._joint import joint, laid_out
+from jaxcc.layout.rules._joint import joint, laid_out, lifted
 from jaxcc.layout.rules.reduce import reduced
 
 
@@ -49,28 +46,12 @@ class _Space:
         self.contracted = tuple(contracted)
 
 
-def _lifted(
-    x: Relation, at: Mapping[int, int], whole_at: Mapping[int, int], shape: Sequence[int]
-) -> Relation:
-    def moved(digits: Digits) -> Digits:
-        return tuple(
-            Digit(whole_at[digit.dim], digit.stride, digit.size) if digit.named else digit
-            for digit in digits
-        )
-
-    dims = [uniform(size) for size in shape]
-    for dim, digits in enumerate(x.dims):
-        dims[at[dim]] = moved(digits)
-    ranks = {axis: moved(digits) for axis, digits in x.ranks.items()}
-    return replace(x, dims=tuple(dims), ranks=ranks)
-
-
 @layout_rule("dot_general")
 def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
     space, whole = _Space(eqn.per_rank), _Space(eqn.whole)
     operands = [
-        _lifted(lhs, space.lhs, whole.lhs, space.shape),
-        _lifted(rhs, space.rhs, whole.rhs, space.shape),
+        lifted(lhs, space.lhs, whole.lhs, space.shape),
+        lifted(rhs, space.rhs, whole.rhs, space.shape),
     ]
     base = together(eqn, operands)
     scale = product(eqn, measured(eqn, 0, lhs), measured(eqn, 1, rhs))

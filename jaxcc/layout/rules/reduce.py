@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxcc.layout._digits import Digit, Digits, count, uniform
+from jaxcc.layout._digits import count, renumbered, uniform
 from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, constant, in_dtype
@@ -90,8 +90,8 @@ def reduced(
         require_unit(eqn, [x], f"a {op} of negated values is another one")
     kept = [d for d in range(len(whole_shape)) if d not in whole_axes]
     renumber = {old: new for new, old in enumerate(kept)}
-    base = replace(x, ranks={axis: _renumbered(digits, renumber) for axis, digits in ranks.items()})
-    dims = [_renumbered(digits, renumber) for at, digits in enumerate(x.dims) if at not in axes]
+    base = replace(x, ranks={axis: renumbered(digits, renumber) for axis, digits in ranks.items()})
+    dims = [renumbered(digits, renumber) for at, digits in enumerate(x.dims) if at not in axes]
     return result(base, dims, scale, partial)
 
 
@@ -109,13 +109,6 @@ def _require_same_part(
                     "on a group of one",
                     because=f"dimension {position} walks dimension {digit.dim} of the whole value",
                 )
-
-
-def _renumbered(digits: Digits, renumber: Mapping[int, int]) -> Digits:
-    return tuple(
-        Digit(renumber[digit.dim], digit.stride, digit.size) if digit.named else digit
-        for digit in digits
-    )
 
 
 @layout_rule(*_OPS)
