@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._layouts import ReduceOp
@@ -71,8 +71,8 @@ def reduction_repair(
         for means in itertools.combinations(summed, count):
             ranks = math.prod(sizes[a] for a in means)
             if same_scale(x.scale, ranks):
-                name = "jax.lax.pmean" if axis in means else collective
-                return Repair((f"{name}(..., '{axis}') {when}",), operand, pending, 1 / ranks)
+                text = _reductions(collective, [a for a in summed if a not in means], means)
+                return Repair((f"{text} {when}",), operand, pending, 1 / ranks)
     if same_scale(x.scale, 1 / sizes[axis]):
         fix = f"{collective}(..., '{axis}') * jax.lax.axis_size('{axis}') {when}"
         return Repair((fix,), operand, pending, sizes[axis])
@@ -81,6 +81,16 @@ def reduction_repair(
         f"after {collective} it {compared(x.scale)}"
     )
     return Repair((fix,), operand, pending, unit_factor(x.scale))
+
+
+def _reductions(collective: str, sums: Sequence[str], means: Sequence[str]) -> str:
+    """The all-reduces of a value, over all axes that it is pending over."""
+    text = "..."
+    for name, axes in ((collective, sums), ("jax.lax.pmean", means)):
+        if axes:
+            named = ", ".join(f"'{axis}'" for axis in axes)
+            text = f"{name}({text}, {f'({named})' if len(axes) > 1 else named})"
+    return text
 
 
 def scale_reason(scale: float, sizes: Mapping[str, int], origin: Origin | None = None) -> str:

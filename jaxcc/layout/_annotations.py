@@ -22,7 +22,6 @@ from jaxcc.layout._trace import function_name, positional_parameters
 # JAX has types for some of its parameters only.
 _tree_util: Any = jax.tree_util
 
-AnyLayout = Layout | LayoutMap
 Size = int | tuple[int, ...]
 """Of a dimension, or of all that a name such as `*batch` stands for."""
 
@@ -156,7 +155,7 @@ def _stated(hint: Any) -> Any:
     return members[0] if len(members) == 1 else hint
 
 
-def _layout_of(hint: Any, what: str = "the result") -> AnyLayout | None:
+def _layout_of(hint: Any, what: str = "the result") -> Any:
     hint = _stated(hint)
     if get_origin(hint) is not Annotated:
         return None
@@ -167,7 +166,15 @@ def _layout_of(hint: Any, what: str = "the result") -> AnyLayout | None:
                 f"{what} is annotated with the class {kind.__name__}, not with a layout",
                 fixes=class_fixes(kind),
             )
-    return next((m for m in get_args(hint)[1:] if isinstance(m, (Layout, LayoutMap))), None)
+    return next((m for m in get_args(hint)[1:] if _are_layouts(m)), None)
+
+
+def _are_layouts(stated: Any) -> bool:
+    """Whether an annotation's metadata is a layout, or a pytree of layouts."""
+    leaves = [stated]
+    if isinstance(stated, (dict, list, tuple)):
+        leaves = _tree_util.tree_leaves(stated)
+    return bool(leaves) and all(isinstance(leaf, (Layout, LayoutMap)) for leaf in leaves)
 
 
 def _members(result: Any) -> tuple[Any, ...]:

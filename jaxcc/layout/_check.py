@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -10,12 +11,12 @@ import jax
 
 from jaxcc.layout._annotations import bind_annotations
 from jaxcc.layout._errors import LayoutError
-from jaxcc.layout._grad import Unit, gradient_note, with_gradients
+from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, flatten_layouts
 from jaxcc.layout._proof import Program, local_axes, positive, prove
 from jaxcc.layout._report import LayoutReport, type_texts
 from jaxcc.layout._tested import tested
-from jaxcc.layout._trace import argument_names
+from jaxcc.layout._trace import argument_names, function_name
 
 Structure = Literal["rank-invariant", "rank-dependent"]
 
@@ -83,11 +84,13 @@ def check(
     if grad is not None:
         types = [var.aval for var in proof.alone.outvars]
         unit = with_gradients(f, avals, grad, grads, program.layouts, types, proof.outs)
-        program = _with_gradients(program, unit)
+        plain, program = program, _with_gradients(program, unit)
         try:
             proof = prove(program, list(unit.out_layouts))
         except LayoutError as error:
-            raise _noted(error, check_vma) from error.__cause__
+            summed = with_gradients(f, avals, grad, "summed", plain.layouts, types, proof.outs)
+            cure = gradient_cure(check_vma, grads, lambda: _summed_by_jax(plain, summed))
+            raise _noted(error, check_vma, cure) from error.__cause__
         names, notes = unit.out_names, (*notes, gradient_note(check_vma))
     return LayoutReport(
         sizes=proof.groups,
@@ -108,6 +111,7 @@ def _program(
     f: Callable[..., Any], avals: tuple[Any, ...], mesh: Any, in_layouts: Any, check_vma: bool
 ) -> Program:
     sizes = mesh_sizes(mesh)
+    _require_call(f, avals)
     parameters = argument_names(f, [0] * len(avals))
     flat = flatten_layouts(in_layouts, tuple(avals), tuple(sizes), "in_layouts", parameters)
     leaves = jax.tree.leaves(tuple(avals))
@@ -125,6 +129,22 @@ def _program(
     return Program(f, avals, layouts, tuple(names), sizes, check_vma)
 
 
+def _require_call(f: Callable[..., Any], avals: tuple[Any, ...]) -> None:
+    """Refuses arguments that `f` cannot be called with."""
+    try:
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*avals)
+    except TypeError as error:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"{function_name(f)}{signature} cannot be called with {len(avals)} arguments: {error}",
+            fixes=("give check one array type for each positional argument",),
+        ) from None
+
+
 def _with_gradients(program: Program, unit: Unit) -> Program:
     return replace(
         program,
@@ -136,12 +156,31 @@ def _with_gradients(program: Program, unit: Unit) -> Program:
     )
 
 
-def _noted(error: LayoutError, check_vma: bool) -> LayoutError:
-    """The error of a program with its gradients, with what the flag means for them."""
+def _summed_by_jax(plain: Program, summed: Unit) -> bool:
+    """Whether the program passes with summed gradients under check_vma=True."""
+    try:
+        program = replace(_with_gradients(plain, summed), check_vma=True)
+        prove(program, list(summed.out_layouts))
+    except LayoutError:
+        return False
+    return True
+
+
+def _noted(error: LayoutError, check_vma: bool, cure: str | None) -> LayoutError:
+    """The error of a program with its gradients, with what the flag means for them.
+
+    `cure` mends the gradients without a change to the function, which is right by itself.
+    """
     note = gradient_note(check_vma)
-    because = [f"{one.because}; {note}" if one.because else note for one in error.findings]
     return LayoutError.of(
-        tuple(replace(one, because=b) for one, b in zip(error.findings, because, strict=True))
+        tuple(
+            replace(
+                one,
+                because=f"{one.because}; {note}" if one.because else note,
+                fixes=(cure,) if cure and one.code == "LAYOUT_SCALE" else one.fixes,
+            )
+            for one in error.findings
+        )
     )
 
 

@@ -63,9 +63,17 @@ def finding_of(
         line,
         tuple(operands),
         refused.because,
-        refused.fixes,
+        _fixes(refused, step),
         _placed(refused.repairs, step),
     )
+
+
+def _fixes(refused: Refused, step: Step | None) -> tuple[str, ...]:
+    """What to do; inside loops nothing is tried, and what is carried cannot be reduced later."""
+    if step is None or step.index >= 0:
+        return refused.fixes
+    kept = tuple(fix for one in refused.repairs if one.last for fix in one.fixes)
+    return (*kept, *refused.fixes)
 
 
 def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:

@@ -84,23 +84,24 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
         # What follows speaks of the functions that trace, not of the user's.
         text = text.splitlines()[0]
         because = "tracing knows the shapes of values, not what they are"
-        fix = "choose between values with jax.numpy.where"
+        fixes = ("choose between values with jax.numpy.where",)
     elif "varying manual axes" in text or "manual axis types" in text:
         because = "JAX tracks which values differ between ranks (check_vma=True), and refuses this"
-        fix = (
+        fixes = (
+            "reduce what differs only because its sum is still pending: jax.lax.psum(..., axis)",
             "cast the value that enters with jax.lax.pcast(..., to='varying'), or run and check "
-            "with check_vma=False"
+            "with check_vma=False",
         )
     else:
         because = f"the function sees each argument as one rank of {group_text(sizes)} does"
-        fix = "give the arguments layouts whose per-rank shapes fit one another"
+        fixes = ("give the arguments layouts whose per-rank shapes fit one another",)
     return LayoutError(
         "LAYOUT_TRACE",
         f"JAX cannot trace the function for {group_text(sizes)}: {type(error).__name__}: {text}",
         line=user_line(error),
         operands=tuple(seen),
         because=because,
-        fixes=(fix,),
+        fixes=fixes,
     )
 
 
@@ -127,6 +128,8 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _raised_by_jax(error: Exception) -> bool:
+    if isinstance(error, AttributeError):  # a module of JAX raises it for a name of the user's
+        return False
     innermost = next(_frames(error), None)
     # opt_einsum is a part of jax.numpy.einsum.
     return innermost is not None and innermost.f_code.co_filename.startswith((_JAX, _EINSUM))

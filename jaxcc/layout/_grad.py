@@ -124,6 +124,22 @@ def gradient_note(check_vma: bool) -> str:
     return "check_vma=False: the derivative of psum is psum, and JAX sums no gradient by itself"
 
 
+def gradient_cure(check_vma: bool, grads: Grads, passes: Callable[[], bool]) -> str | None:
+    """What mends the gradients of a function that is right: another flag, or what they are said
+    to be; `passes()` is whether they are right, summed, with check_vma=True."""
+    if grads == "pending" and check_vma and passes():
+        return (
+            "say grads='summed': with check_vma=True JAX has already summed them; they are pending "
+            "with check_vma=False"
+        )
+    if not check_vma and passes():
+        return (
+            "run and check with check_vma=True, where JAX sums each gradient once; or, with "
+            "check_vma=False, write Megatron's pairs of collectives (`jaxcc explain psum`)"
+        )
+    return None
+
+
 def _positions(grad: int | tuple[int, ...], count: int) -> tuple[int, ...]:
     wanted = (grad,) if isinstance(grad, int) else tuple(grad)
     for index in wanted:

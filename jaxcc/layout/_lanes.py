@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxcc import _compat
+from jaxcc.layout._errors import LayoutError
 
 # JAX has types for some of its parameters only.
 _lax: Any = lax
@@ -98,6 +99,15 @@ def _all_to_all(eqn: Any, x: Any) -> Any:
 def _ppermute(eqn: Any, x: Any) -> Any:
     group = _Group(eqn)
     source = np.full(group.members.size, -1)
+    if any(rank >= source.size for pair in eqn.params["perm"] for rank in pair):
+        axes = ", ".join(group.axes)
+        raise LayoutError(
+            "LAYOUT_TRACE",
+            f"ppermute names ranks that a group of {source.size} along {axes} does not have",
+            line=_compat.source_line(eqn),
+            because="the program is run for smaller groups than the mesh's, too",
+            fixes=(f"take the ranks from jax.lax.axis_size('{axes}'), not from a constant",),
+        )
     for sender, receiver in eqn.params["perm"]:
         source[receiver] = sender
     own = _jnp.asarray(source)[group.rank]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxcc.layout._annotations import check_result_shapes
-from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._errors import Finding, LayoutError
 from jaxcc.layout._failures import explained, user_line
 from jaxcc.layout._groups import group_sizes, group_text
 from jaxcc.layout._layouts import LayoutMap, Local, Sliced, flatten_layouts
@@ -49,7 +49,8 @@ class Program:
 
     def trace_for(self, group: Mapping[str, int]) -> Trace:
         """The trace for other sizes."""
-        return _trace_at(self.f, self.avals, self.layouts, group, self.check_vma)
+        changed = [axis for axis, n in self.sizes.items() if group[axis] != n]
+        return _trace_at(self.f, self.avals, self.layouts, group, changed, self.check_vma)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ def prove(program: Program, out_layouts: Any) -> Proof:
     groups, traces, alone, outs = traced(program, out_layouts)
     result: WalkResult | None = None
     for at_n in traces:
-        found = _walked(program, at_n, alone, outs)
+        try:
+            found = _walked(program, at_n, alone, outs)
+        except LayoutError as error:
+            raise _axis_by_axis(program, error, alone, outs) from None
         if result is None:
             result = found
             outs = [out for out in found.out_layouts if out is not None]
@@ -104,6 +108,25 @@ def _walked(
     return found
 
 
+def _axis_by_axis(
+    program: Program, error: LayoutError, alone: Trace, outs: Sequence[LayoutMap] | None
+) -> LayoutError:
+    """The error; where a factor may be that of several axes, what is wrong over each by itself."""
+    several = [axis for axis, n in program.sizes.items() if n > 1]
+    sizes = {program.sizes[axis] for axis in several}
+    scaled = any(finding.code == "LAYOUT_SCALE" for finding in error.findings)
+    if not scaled or len(sizes) == len(several):
+        return error
+    found: dict[Finding, None] = {}
+    for axis in several:
+        group = {other: n if other == axis else 1 for other, n in program.sizes.items()}
+        try:
+            _walked(program, program.trace_for(group), alone, outs)
+        except LayoutError as one:
+            found.update(dict.fromkeys(one.findings))
+    return LayoutError.of(tuple(found)) if found else error
+
+
 def traced(
     program: Program, out_layouts: Any
 ) -> tuple[list[Mapping[str, int]], list[Trace], Trace, list[LayoutMap] | None]:
@@ -121,16 +144,18 @@ def _trace_at(
     avals: Sequence[Any],
     layouts: Sequence[LayoutMap],
     group: Mapping[str, int],
+    changed: Sequence[str],
     check_vma: bool,
 ) -> Trace:
-    """The trace for a group that is not the mesh's, on which the function was traced before."""
-    axis = next(iter(group))
+    """The trace for a group that has other sizes than the mesh along the axes `changed`; on the
+    mesh the function was traced before."""
+    sizes = " and ".join(f"jax.lax.axis_size('{axis}')" for axis in changed or group)
     because = (
         "it can be traced on the mesh, but the check traces it for smaller groups too, and on the "
         "whole arrays"
     )
     fixes = (
-        f"take the group's size from jax.lax.axis_size('{axis}'), not from a Python constant",
+        f"take the group's size from {sizes}, not from a Python constant",
         "let the per-rank shapes of the arguments fit one another for any number of ranks",
     )
     try:

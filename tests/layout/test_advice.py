@@ -122,7 +122,7 @@ def test_each_axis_gets_its_own_reduction() -> None:
     mesh = AbstractMesh((2, 4), ("dp", "tp"))
     ins = (on(dp=Sliced(0), tp=Sliced(1)),)
     text = message(lambda x: x.mean(0).sum(), X, mesh=mesh, ins=ins, outs=Replicated)
-    assert fixes(text) == ["jax.lax.pmean(..., 'dp') before it is returned"]
+    assert fixes(text) == ["jax.lax.pmean(jax.lax.psum(..., 'tp'), 'dp') before it is returned"]
 
     def f(x):
         return lax.pmean(x.mean(0).sum(), "dp")

@@ -212,8 +212,17 @@ def require_whole(eqn: Equation, operands: Sequence[Relation], why: str) -> None
             raise partial_refused(eqn, index, axis, op, why)
 
 
-def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str) -> Refused:
-    """The error for an operation that does not commute with a pending reduction."""
+# Where a maximum is taken over a sliced dimension, it mostly is the first step of one of these.
+_OF_MAXIMA = (
+    "over a sliced dimension: jaxcc.comm.softmax, jaxcc.comm.logsumexp, jaxcc.comm.cross_entropy",
+)
+
+
+def partial_refused(
+    eqn: Equation, index: int, axis: str, op: ReduceOp, why: str, also: tuple[str, ...] = ()
+) -> Refused:
+    """The error for an operation that does not commute with a pending reduction; `also` are more
+    fixes, which are not tried."""
     held = eqn.held(index)
     relation = held.relation if held is not None else None
     known = relation if relation is not None else Relation((), partial={axis: op})
@@ -222,7 +231,7 @@ def partial_refused(eqn: Equation, index: int, axis: str, op: ReduceOp, why: str
         "LAYOUT_PARTIAL_NONLINEAR",
         f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
         because=why,
-        fixes=repair.fixes,
+        fixes=(*repair.fixes, *also, *(_OF_MAXIMA if op == "max" else ())),
         repairs=(repair,),
     )
 
@@ -321,9 +330,9 @@ def multiplicative(
         index = holders[0]
         op = operands[index].partial[axis]
         if len(holders) > 1:
-            raise partial_refused(
-                eqn, holders[1], axis, op, "a product of sums is not the sum of products"
-            )
+            both = f"reduce each operand of {eqn.op} over '{axis}' before it"
+            why = "a product of sums is not the sum of products"
+            raise partial_refused(eqn, holders[1], axis, op, why, also=(both,))
         if linear is not None and index not in linear:
             raise partial_refused(eqn, index, axis, op, f"{eqn.op} is not linear in this operand")
         if any(axis in operand.ranks for operand in operands):

@@ -133,8 +133,16 @@ def require_full(
         f"{eqn.op} along dimension {dim} needs all of it, but {eqn.name(index)} is "
         f"{eqn.layout(index)}",
         because="a rank sees only its own block of the dimension",
-        fixes=(*fixes, f"all_gather dimension {dim} first"),
+        fixes=(*fixes, *_combinator(eqn.op), f"all_gather dimension {dim} first"),
     )
+
+
+_COMBINATORS = frozenset({"argmax", "argmin", "top_k", "cumsum", "cumprod", "cummax", "cummin"})
+
+
+def _combinator(op: str) -> tuple[str, ...]:
+    """What computes `op` over a dimension of which ranks hold blocks."""
+    return (f"use jaxcc.comm.{op}",) if op in _COMBINATORS else ()
 
 
 def linear_in(eqn: Equation, operands: Sequence[Relation], index: int, base: Relation) -> Relation:
