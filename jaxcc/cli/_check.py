@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,7 @@ from jax.sharding import AbstractMesh, AxisType
 import jaxcc
 from jaxcc.cli._output import Output
 from jaxcc.cli._usage import CLEAN, FINDINGS, UsageError
-from jaxcc.layout import JaxccError, layouts_from_annotations, stated_types
+from jaxcc.layout import JaxccError, LayoutReport, layouts_from_annotations, stated_types
 
 _ARRAY = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\d*)\[(?P<shape>(\d+(,\d+)*)?)\]", re.ASCII)
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<type>.*)", re.DOTALL)
@@ -33,19 +34,17 @@ def check(
     """Checks `module:function` for arguments such as `f32[8,1024]`, whole shapes, in order.
 
     Without arguments, their types come from the function's annotations; without sizes, the mesh is
-    the function's own.
+    the function's own. A function that has neither parameters nor layouts is called instead, and
+    returns the report of a check of its own.
     """
-    function = _typed(target, _find(target), sizes)
-    args, kwargs = _avals(arrays)
-    if not arrays:
-        kwargs = _stated(target, function)
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"{target}: {error}; {len(arrays)} given") from None
+    found = _find(target)
+    if not arrays and sizes is None and _takes_nothing(found):
+        run = functools.partial(_own_report, target, found)
+    else:
+        run = _checking(target, _typed(target, found, sizes), arrays)
     output = Output(as_json)
     try:
-        report = function.check(*args, **kwargs)
+        report = run()
     except jaxcc.LayoutError as error:
         output.show(str(error))
         output.document({"clean": False, "findings": [asdict(one) for one in error.findings]})
@@ -60,6 +59,36 @@ def check(
     output.show(str(report))
     output.document({"clean": True, "findings": [], "report": report.to_json()})
     return CLEAN
+
+
+def _checking(
+    target: str, function: jaxcc.TypedFunction, arrays: Sequence[str]
+) -> Callable[[], LayoutReport]:
+    """The check of a function for these arguments."""
+    args, kwargs = _avals(arrays)
+    if not arrays:
+        kwargs = _stated(target, function)
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(f"{target}: {error}; {len(arrays)} given") from None
+    return functools.partial(function.check, *args, **kwargs)
+
+
+def _takes_nothing(function: Any) -> bool:
+    """Whether it is a plain function that can only be called without arguments."""
+    plain = inspect.isfunction(function) and not layouts_from_annotations(function)[0]
+    return plain and not inspect.signature(function).parameters
+
+
+def _own_report(target: str, function: Callable[[], Any]) -> LayoutReport:
+    report = function()
+    if not isinstance(report, LayoutReport):
+        raise UsageError(
+            f"{target} takes no arguments, and returns {type(report).__name__}, not what "
+            "jaxcc.check returns"
+        )
+    return report
 
 
 def _find(target: str) -> Any:

@@ -46,7 +46,11 @@ with layer.py in this folder:
   ) -> Annotated[Float[Array, "8 32"], Replicated]:
       return jax.lax.psum(x @ w, "tp")
 
-A function decorated with @jaxcc.typed may have layouts and a mesh of its own.
+A function decorated with @jaxcc.typed may have layouts and a mesh of its own. For pytrees, static
+arguments or gradients, name a function without parameters that returns what jaxcc.check returns:
+
+  def step_report():
+      return jaxcc.check(step, params, batch, mesh=mesh, in_layouts=(...), grad=0)
 
 exit status: 0 clean, 1 findings, 2 usage\
 """

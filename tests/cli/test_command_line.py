@@ -194,6 +194,24 @@ def choosy(x, w, b):
 @jaxcc.typed(**layouts)
 def leaving(x, w, b):
     raise SystemExit(7)
+
+def loss(p, x, act):
+    return jax.lax.pmean((act(x @ p["w"]) ** 2).mean(), "tp")
+
+def report(f):
+    p, x = {"w": jax.ShapeDtypeStruct((8, 6), "float32")}, jax.ShapeDtypeStruct((4, 8), "float32")
+    layouts = (Replicated, Sliced(0))
+    relu = lambda p, x: f(p, x, jax.nn.relu)
+    return jaxcc.check(relu, p, x, mesh=mesh, in_layouts=layouts, grad=0)
+
+def own_report():
+    return report(loss)
+
+def own_findings():
+    return report(lambda p, x, act: 2 * loss(p, x, act) / jax.lax.axis_size("tp"))
+
+def nothing():
+    pass
 """
 
 ANNOTATED = """\
@@ -369,6 +387,16 @@ def test_all_findings_are_in_the_document(
     found = json.loads(capsys.readouterr().out)["findings"]
     assert len(found) == 2 and {one["code"] for one in found} <= set(catalogue.CODES)
     assert found[0]["line"]["file"] == str(Path.cwd() / f"{annotated}.py")
+
+
+def test_a_check_of_the_users_own(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{program}:own_report", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["clean"] and shown["report"]["results"]
+    assert main(["check", f"{program}:own_findings"]) == 1
+    assert "LAYOUT_SCALE" in capsys.readouterr().out
+    assert main(["check", f"{program}:nothing"]) == 2
+    assert "returns NoneType, not what jaxcc.check returns" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
