@@ -7,7 +7,9 @@ between releases; all other modules see only what is defined here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,23 +119,36 @@ def axis_names(eqn: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """Where a user wrote something: file, line (from 1), columns (from 0) and function name."""
+    """Where a user wrote something: file, line (from 1), columns (from 0) and function name.
+
+    `within` is where it is in a library that the line calls, such as `optax/_src/base.py:7`.
+    """
 
     file: str
     line: int
     column: int
     end_column: int | None
     function: str
+    within: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 def source_line(eqn: Any) -> SourceLine | None:
-    """The user's line that made this equation, or None if JAX made it by itself."""
-    frame = _source_info.user_frame(eqn.source_info.traceback)
-    if frame is None:
+    """The user's line that made this equation, or None if JAX made it by itself.
+
+    What a library made is the user's where that called it.
+    """
+    traceback = eqn.source_info.traceback
+    inner = frame = _source_info.user_frame(traceback)
+    if inner is None or frame is None:
         return None
+    library = _library(inner.file_name)
+    if library is not None:
+        frames = _source_info.user_frames(traceback)
+        frame = next((f for f in frames if _library(f.file_name) is None), inner)
+    within = f"{library}:{inner.start_line}" if frame is not inner else ""
     same_line = frame.end_line == frame.start_line
     return SourceLine(
         frame.file_name,
@@ -141,7 +156,17 @@ def source_line(eqn: Any) -> SourceLine | None:
         frame.start_column,
         frame.end_column if same_line else None,
         frame.function_name,
+        within,
     )
+
+
+@functools.cache
+def _library(file: str) -> str | None:
+    """A file's path within the folder that packages are installed in; None for a user's file."""
+    for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        if file.startswith(folder + os.sep):
+            return file[len(folder) + 1 :]
+    return None
 
 
 def literal_value(literal: Any) -> Any:

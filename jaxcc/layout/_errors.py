@@ -31,6 +31,8 @@ class Finding:
         parts = [f"[{self.code}] {self.what}"]
         if self.line is not None:
             parts.append(_frame(self.line))
+            if self.line.within:
+                parts.append(f"  inside it: {self.line.within}")
         parts += [f"  {operand}" for operand in self.operands]
         if self.because:
             parts.append(f"  because: {self.because}")

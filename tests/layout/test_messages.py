@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
@@ -157,3 +158,15 @@ def test_what_is_no_layout_of_a_part_or_of_several_axes() -> None:
 
 def test_none_is_right_for_an_argument_without_arrays() -> None:
     check(lambda x, y: x, aval(4, 8), None, mesh=MESH, in_layouts=(Sliced(0), None))
+
+
+def test_what_a_library_computes_is_shown_at_the_users_line() -> None:
+    def f(grads):
+        return optax.tree_utils.tree_norm(grads)
+
+    with pytest.raises(LayoutError) as error:
+        check(f, {"w": aval(8, 16)}, mesh=MESH, in_layouts=(Sliced(0),), out_layouts=Replicated)
+    line = error.value.findings[0].line
+    assert line is not None
+    assert (line.file, line.line) == (__file__, f.__code__.co_firstlineno + 1)
+    assert line.within.startswith("optax") and f"inside it: {line.within}" in str(error.value)
