@@ -61,6 +61,7 @@ def check(
     Raises:
       LayoutError: with everything that is wrong with the program.
     """
+    _require_call(f, avals)
     if in_layouts is None:
         in_layouts, stated = bind_annotations(f, avals)
         out_layouts = stated if out_layouts is None else out_layouts
@@ -80,7 +81,7 @@ def check(
         )
     proof = prove(program, out_layouts)
     names = tuple(f"result {at}" for at in range(len(proof.outs)))
-    notes = _notes(program.layouts)
+    notes = (*_notes(program.layouts), *_pending_notes(proof.outs, out_layouts))
     if grad is not None:
         types = [var.aval for var in proof.alone.outvars]
         unit = with_gradients(f, avals, grad, grads, program.layouts, types, proof.outs)
@@ -111,7 +112,6 @@ def _program(
     f: Callable[..., Any], avals: tuple[Any, ...], mesh: Any, in_layouts: Any, check_vma: bool
 ) -> Program:
     sizes = mesh_sizes(mesh)
-    _require_call(f, avals)
     parameters = argument_names(f, [0] * len(avals))
     flat = flatten_layouts(in_layouts, tuple(avals), tuple(sizes), "in_layouts", parameters)
     leaves = jax.tree.leaves(tuple(avals))
@@ -130,7 +130,17 @@ def _program(
 
 
 def _require_call(f: Callable[..., Any], avals: tuple[Any, ...]) -> None:
-    """Refuses arguments that `f` cannot be called with."""
+    """Refuses arguments that `f` cannot be called with, and an `f` of global arrays."""
+    if callable(getattr(f, "local", None)) and hasattr(f, "schedule"):
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"{function_name(f)} is a function of global arrays that jaxcc.typed made",
+            because="check takes the per-rank function",
+            fixes=(
+                f"{function_name(f)}.check(*avals), which knows its layouts",
+                f"check({function_name(f)}.local, ...) for other layouts",
+            ),
+        )
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):
@@ -203,6 +213,23 @@ def _one_pending(layout: LayoutMap, name: str) -> None:
             "LAYOUT_ARGUMENT",
             f"{name} is {layout!r}: pending reductions of two kinds have no order",
         )
+
+
+def _pending_notes(outs: Sequence[LayoutMap], out_layouts: Any) -> tuple[str, ...]:
+    """What to know of results that are pending though nobody declared them so."""
+    if out_layouts is not None:
+        return ()
+    pending = [
+        f"result {at}"
+        for at, out in enumerate(outs)
+        if any(isinstance(one, Partial) for one in out.values())
+    ]
+    if not pending:
+        return ()
+    return (
+        f"{', '.join(pending)}: every rank's own term, not reduced (a global call stacks them); "
+        "out_layouts says what is meant",
+    )
 
 
 def _notes(layouts: Sequence[LayoutMap]) -> tuple[str, ...]:

@@ -85,6 +85,9 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
         text = text.splitlines()[0]
         because = "tracing knows the shapes of values, not what they are"
         fixes = ("choose between values with jax.numpy.where",)
+    elif "should match the mesh passed to shard_map" in text:
+        because = "check runs the function inside a shard_map of its own, as one rank of the mesh"
+        fixes = ("give check the per-rank function that shard_map is given",)
     elif "varying manual axes" in text or "manual axis types" in text:
         because = "JAX tracks which values differ between ranks (check_vma=True), and refuses this"
         fixes = (

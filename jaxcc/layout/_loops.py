@@ -123,7 +123,11 @@ def _row(applier: Applier, step: Step, held: Held) -> Held:
             f"{step.shown} walks through dimension 0 of {held.origin.name}, which is "
             f"{applier.shown(held)}",
             because="a rank has not all of its rows, or has them in another order",
-            fixes=("gather the dimension first",),
+            fixes=(
+                "pass it with the turns as dimension 0, which every rank holds whole, and what is "
+                "Sliced as another",
+                "gather the dimension first",
+            ),
         )
         return refused_value(applier, step, held, refused)
     ranks = {axis: _moved(digits, -1) for axis, digits in x.ranks.items()}

@@ -88,6 +88,10 @@ class Pairs:
                 "LAYOUT_STRUCTURE",
                 f"{held.origin.name} is not the value that a group of one has in this place",
                 because="the program takes another path on one rank than on n",
+                fixes=(
+                    "let the path not depend on the group's size: a slice of what is a whole block "
+                    "on n ranks does nothing there, but cuts on one",
+                ),
             )
         if not whole.moved:
             return held.relation

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from jaxcc.layout import LayoutError, Replicated, Sliced, check, on
+import jaxcc
+from jaxcc.layout import LayoutError, Partial, Replicated, Sliced, check, on
 
 TP = AbstractMesh((4,), ("tp",))
 
@@ -211,3 +213,41 @@ def test_a_pytree_of_layouts_in_an_annotation() -> None:
 
     report = check(f, {"w": UP, "b": aval(32)}, X, mesh=TP)
     assert [str(one["tp"]) for one in report.in_layouts] == ["Sliced(0)", "Sliced(1)", "Replicated"]
+
+
+def test_a_function_of_global_arrays() -> None:
+    mesh = jax.make_mesh((2,), ("tp",))
+
+    def f(x):
+        return lax.psum(x.sum(0), "tp")
+
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=P("tp"), out_specs=P())
+    how: dict[str, Any] = dict(mesh=mesh, in_layouts=(Sliced(0),))
+    for one in (mapped, jax.jit(mapped)):
+        assert "give check the per-rank function" in str(error_of(one, X, **how))
+    typed = jaxcc.typed(mesh=mesh, in_layouts=(Sliced(0),))(f)
+    for given in (how, {"mesh": mesh}):
+        assert "f.check(*avals)" in str(error_of(typed, X, **given))
+    typed.check(X)
+    check(typed.local, X, **how)
+
+
+def test_a_pending_result_that_nobody_declared_is_noted() -> None:
+    def f(x, w):
+        return x @ w
+
+    how: dict[str, Any] = dict(mesh=TP, in_layouts=(Sliced(1), Sliced(0)))
+    assert any("result 0: every rank's own term" in note for note in check(f, X, UP, **how).notes)
+    assert not check(f, X, UP, **how, out_layouts=Partial()).notes
+
+
+def test_gradients_accumulated_over_a_sliced_batch() -> None:
+    def total(x):
+        return lax.scan(lambda c, y: (c + y.sum(), None), jnp.float32(0), x)[0]
+
+    def turned(x):
+        return total(x.reshape(4, -1, 4))
+
+    how: dict[str, Any] = dict(mesh=TP, check_vma=False, out_layouts=Partial())
+    assert "turns as dimension 0" in str(error_of(turned, aval(32, 4), **how, in_layouts=Sliced(0)))
+    check(total, aval(4, 8, 4), **how, in_layouts=Sliced(1))
