@@ -39,7 +39,9 @@ _SCHEDULE = {
     ),
     "NOT_POINTWISE": (
         "an operation does not treat every element by itself",
-        "On a slice it would see a part of what it needs. Only pointwise operations run on slices.",
+        "On a slice it would see a part of what it needs. Pointwise operations, reductions and "
+        "changes of shape that keep a rank's block together run on slices; fusions hold pointwise "
+        "operations only.",
     ),
     "NO_COLLECTIVE": (
         "a fusion without a collective",
@@ -48,6 +50,11 @@ _SCHEDULE = {
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
+    ),
+    "SLICED_TWICE": (
+        "an operation would read slices along two dimensions",
+        "A rank holds blocks of one dimension of a value. Where two meet, as in x + x.T, one of "
+        "the values has to be gathered before.",
     ),
     "TWO_GROUPS": (
         "collectives of one fusion slice differently",
