@@ -85,7 +85,9 @@ def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool =
     if check_vma and op.has_inner_jaxprs:
         given = _compat.as_varying_as(given, [atom.aval for atom in op.eqn.invars])
     elif check_vma:
-        given = _compat.unify_varying(given)
+        # Tracing leaves out the casts that collectives want of what all ranks hold alike.
+        axes = _compat.axis_names(op.eqn) if "axis_name" in op.eqn.params else ()
+        given = _compat.unify_varying(given, axes)
     return _compat.bind(op.eqn, *given)
 
 
