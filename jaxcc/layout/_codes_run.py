@@ -44,8 +44,8 @@ _SCHEDULE = {
         "operations only.",
     ),
     "NO_COLLECTIVE": (
-        "a fusion without a collective",
-        "fuse joins a collective and what surrounds it.",
+        "a fusion with neither a collective nor work",
+        "fuse joins collectives and pointwise work. Slices and broadcasts alone are neither.",
     ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
@@ -57,8 +57,10 @@ _SCHEDULE = {
         "the values has to be gathered before.",
     ),
     "TWO_GROUPS": (
-        "collectives of one fusion slice differently",
-        "All collectives of a fusion run over one axis and slice one dimension.",
+        "parts of one fusion slice differently",
+        "All collectives of a fusion run over one axis and slice one dimension of arrays of one "
+        "shape, and it returns whole arrays and blocks of that shape. Sends have a fusion of their "
+        "own.",
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",

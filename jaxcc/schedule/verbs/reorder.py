@@ -37,12 +37,12 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
       ScheduleError: `after` does not depend on the gather; or an operation on the way needs more
         than a slice, reads slices of two dimensions, or sends over the gather's own axis.
     """
-    op = _gather(schedule.program, gather)
-    _check(schedule.program, op, find(schedule.program, after, "reorder"))
+    op = gather_named(schedule.program, gather)
+    region_of(schedule.program, op, find(schedule.program, after, "reorder"))
     return schedule.then(Step("reorder", {"gather": gather, "after": after}))
 
 
-def _gather(program: Program, name: str) -> Op:
+def gather_named(program: Program, name: str) -> Op:
     op = find_kind(program, name, "reorder", "all_gather")
     if not op.params:
         raise ScheduleError(
@@ -54,7 +54,7 @@ def _gather(program: Program, name: str) -> Op:
     return op
 
 
-def _check(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[str, int | None]]:
+def region_of(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[str, int | None]]:
     """The operations between the gather and `after`, and the dimension along which each value of
     theirs will be sliced, if any.
     """
@@ -71,8 +71,8 @@ def _check(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[str,
 
 @rewrite("reorder")
 def _apply(program: Program, *, gather: str, after: str) -> Program:
-    moved = _gather(program, gather)
-    region, dims = _check(program, moved, find(program, after, "reorder"))
+    moved = gather_named(program, gather)
+    region, dims = region_of(program, moved, find(program, after, "reorder"))
     inside = {op.name for op in region}
     slicer = Slicer(program, moved, dims)
     sliced_ops = [one for op in region for one in slicer.rewritten(op)]
