@@ -176,6 +176,25 @@ def test_a_group_of_work_becomes_part_of_a_kernel() -> None:
     close(s.compile("host")(a, w), np.exp(-a.astype(np.float64).sum(0) * w))
 
 
+@pytest.mark.parametrize("after", ["work", "out"])
+def test_a_gather_moves_past_a_group_of_work(after: str) -> None:
+    def f(a: Any, w: Any) -> Any:
+        t = jaxcc.name(psum(a, "x") * w, "t")
+        u = jaxcc.name(jnp.exp(-t), "u")
+        return jaxcc.name(u - jnp.sum(u * w, axis=0), "out"), t
+
+    s = schedule_of(f, (4, 3), (4, 3), layouts=(Local, Replicated)).split("x")
+    s = s.fuse("t", ..., "u", name="work").reorder("x.gather", after=after)
+    (group,) = (op for op in s.program.ops if op.body)
+    assert [t.shape for t in group.types] == [(2, 3), (2, 3)]
+    s = s.fuse("x.scatter", "work", name="kernel")
+    a, w = arrays((2, 4, 3), (4, 3))
+    t = a.astype(np.float64).sum(0) * w
+    out, product = s.compile("host")(a, w)
+    close(out, np.exp(-t) - (np.exp(-t) * w).sum(0))
+    close(product, t)
+
+
 def hand_over(y: Any, bias: Any) -> Any:
     t = jaxcc.name(jnp.tanh(y + bias), "t")
     n = lax.axis_size("pp")

@@ -8,6 +8,7 @@ from typing import Any
 from jaxcc import _compat
 from jaxcc.layout import ScheduleError
 from jaxcc.program import COLLECTIVES, Op, Program, type_text
+from jaxcc.schedule.verbs._groups import collectives_of
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 from jaxcc.schedule.verbs.reorder import region_of
 
@@ -15,11 +16,6 @@ from jaxcc.schedule.verbs.reorder import region_of
 FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
 
 SEND = "ppermute"
-
-
-def collectives_of(body: Sequence[Op]) -> list[Op]:
-    """The operations that make the group a kernel."""
-    return [op for op in body if op.kind in COLLECTIVES]
 
 
 def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) -> None:

@@ -5,15 +5,15 @@ named group.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import MOVES, Op, Operand, Program
+from jaxcc.program import MOVES, Op, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
-from jaxcc.schedule.verbs._fusable import check_group, collectives_of
+from jaxcc.schedule.verbs._fusable import check_group
+from jaxcc.schedule.verbs._groups import collectives_of, dissolved, grouped, parts, read_outside
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 
@@ -72,45 +72,13 @@ def _outputs(program: Program, name: str) -> tuple[str, ...]:
 @rewrite("fuse")
 def _apply(program: Program, *, names: Sequence[str], name: str) -> Program:
     group = [find(program, n, "fuse") for n in names]
-    program = _dissolved(program, group)
-    chosen = {part.name for op in group for part in _parts(op)}
-    body = _with_feeders(program, chosen)
+    program = dissolved(program, group)
+    body = _with_feeders(program, {part.name for op in group for part in parts(op)})
     taken = {*program.inputs, *(op.name for op in program.ops if op not in body)}
     if name in taken:
         raise ScheduleError("SCHEDULE_ARGUMENT", f"fuse: the name '{name}' is taken")
-    made = {out for op in body for out in op.outputs}
-    rest = [op for op in program.ops if op not in body]
-    read = {x for op in rest for x in op.value_inputs()} | set(program.outputs)
-    types = program.types()
-    outputs = tuple(out for op in body for out in op.outputs if out in read)
-    check_group(program, body, outputs)
-    inputs: list[Operand] = []
-    for op in body:
-        inputs += [x for x in op.value_inputs() if x not in made and x not in inputs]
-    fused = Op(
-        name=name,
-        kind="fused",
-        inputs=tuple(inputs),
-        outputs=outputs,
-        types=tuple(types[out] for out in outputs),
-        params={"axes": collectives_of(body)[0].params["axes"]} if collectives_of(body) else {},
-        body=tuple(body),
-        line=body[0].line,
-    )
-    last = max(program.ops.index(op) for op in body)
-    head = [op for op in program.ops[: last + 1] if op not in body]
-    return program.with_ops([*head, fused, *program.ops[last + 1 :]])
-
-
-def _parts(op: Op) -> tuple[Op, ...]:
-    """The body of a group that is no kernel; else the operation itself."""
-    return (op,) if op.has_collective else op.flat()
-
-
-def _dissolved(program: Program, group: Sequence[Op]) -> Program:
-    """The program with the parts of those of `group` that are groups of work."""
-    ops = [part for op in program.ops for part in (_parts(op) if op in group else (op,))]
-    return replace(program, ops=tuple(ops))
+    check_group(program, body, read_outside(program, body))
+    return grouped(program, body, name)
 
 
 def _with_feeders(program: Program, chosen: set[str]) -> list[Op]:

@@ -8,6 +8,7 @@ from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find, find_kind
+from jaxcc.schedule.verbs._groups import dissolved, grouped, parts
 from jaxcc.schedule.verbs._sliced_dims import sliced_dims
 from jaxcc.schedule.verbs._slicer import Slicer
 
@@ -19,7 +20,8 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
     a rank's block together, and sends over another mesh axis. Replicated operands of theirs are
     sliced where they have the gathered dimension, and left whole where they are broadcast over it.
     A reduction along the gathered dimension is followed by an all-reduce, `name.all_reduce`, whose
-    result is Replicated; what reads only such results runs whole, as before. Each sliced value that
+    result is Replicated; what reads only such results runs whole, as before. A group of work stays
+    one. Each sliced value that
     is read elsewhere gets an all-gather; that of `after` keeps the name `gather`, that of another
     value `v` is called `v.gather`.
 
@@ -65,15 +67,18 @@ def region_of(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[s
             f"reorder: '{after.name}' does not depend on '{gather.name}'",
             line=after.line,
         )
-    region = [op for op in program.ops if op.name in between]
+    region = [part for op in program.ops if op.name in between for part in parts(op)]
     return region, sliced_dims(program, gather, region, after.name)
 
 
 @rewrite("reorder")
 def _apply(program: Program, *, gather: str, after: str) -> Program:
     moved = gather_named(program, gather)
-    region, dims = region_of(program, moved, find(program, after, "reorder"))
+    last = find(program, after, "reorder")
+    region, dims = region_of(program, moved, last)
     inside = {op.name for op in region}
+    groups = {op.name: op for op in program.ops if inside.intersection(p.name for p in op.body)}
+    program = dissolved(program, groups.values())
     slicer = Slicer(program, moved, dims)
     sliced_ops = [one for op in region for one in slicer.rewritten(op)]
     outside = [op for op in program.ops if op.name not in inside and op is not moved]
@@ -86,13 +91,21 @@ def _apply(program: Program, *, gather: str, after: str) -> Program:
         if value not in read_outside or dim is None:
             continue
         given = moved.inputs[0] if value in moved.outputs else value
-        name = gather if value == after else program.fresh(f"{given}.gather", moved, *gathers)
+        name = (
+            gather
+            if value == last.outputs[0]
+            else program.fresh(f"{given}.gather", moved, *gathers)
+        )
         made = replace(moved, name=name, outputs=(name,), types=(types[value],))
         gathers.append(replace(made, inputs=(given,), params={**moved.params, "dim": dim}))
         gathered[value] = name
     ops = [*rename(outside, gathered), *slicer.made, *sliced_ops, *gathers]
     outputs = tuple(gathered.get(x, x) if isinstance(x, str) else x for x in program.outputs)
-    return program.with_ops(_near(ops, program), outputs=outputs)
+    program = program.with_ops(_near(ops, program), outputs=outputs)
+    for name, group in groups.items():
+        names = {part.name for part in group.body}
+        program = grouped(program, [op for op in program.ops if op.name in names], name)
+    return program
 
 
 def _near(ops: list[Op], program: Program) -> list[Op]:
