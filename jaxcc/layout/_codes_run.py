@@ -39,19 +39,28 @@ _SCHEDULE = {
     ),
     "NOT_POINTWISE": (
         "an operation does not treat every element by itself",
-        "On a slice it would see a part of what it needs. Only pointwise operations run on slices.",
+        "On a slice it would see a part of what it needs. Pointwise operations, reductions and "
+        "changes of shape that keep a rank's block together run on slices; fusions hold pointwise "
+        "operations only.",
     ),
     "NO_COLLECTIVE": (
-        "a fusion without a collective",
-        "fuse joins a collective and what surrounds it.",
+        "a fusion with neither a collective nor work",
+        "fuse joins collectives and pointwise work. Slices and broadcasts alone are neither.",
     ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
     ),
+    "SLICED_TWICE": (
+        "an operation would read slices along two dimensions",
+        "A rank holds blocks of one dimension of a value. Where two meet, as in x + x.T, one of "
+        "the values has to be gathered before.",
+    ),
     "TWO_GROUPS": (
-        "collectives of one fusion slice differently",
-        "All collectives of a fusion run over one axis and slice one dimension.",
+        "parts of one fusion slice differently",
+        "All collectives of a fusion run over one axis and slice one dimension of arrays of one "
+        "shape, and it returns whole arrays and blocks of that shape. Sends have a fusion of their "
+        "own.",
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",

@@ -72,6 +72,11 @@ class Op:
         """Whether it is a loop, a branch, or another operation that holds a program."""
         return self.eqn is not None and any(True for _ in _compat.inner_jaxprs(self.eqn))
 
+    @property
+    def has_collective(self) -> bool:
+        """Whether a `fused` operation holds a collective, so that it is a kernel of its own."""
+        return any(part.kind in COLLECTIVES for part in self.body)
+
     def value_inputs(self) -> Iterator[str]:
         """The operands that are values, not constants."""
         return (x for x in self.inputs if isinstance(x, str))
@@ -203,8 +208,12 @@ class CycleError(Exception):
 
 
 def rename(ops: Iterable[Op], mapping: Mapping[str, Operand]) -> list[Op]:
-    """The operations with operands replaced; the names of results stay."""
+    """The operations with operands replaced, in their bodies too; the names of results stay."""
     return [
-        replace(op, inputs=tuple(mapping.get(x, x) if isinstance(x, str) else x for x in op.inputs))
+        replace(
+            op,
+            inputs=tuple(mapping.get(x, x) if isinstance(x, str) else x for x in op.inputs),
+            body=tuple(rename(op.body, mapping)),
+        )
         for op in ops
     ]

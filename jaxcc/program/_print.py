@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcc import _compat
 from jaxcc.program._ir import Op, Program
 
 _SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
@@ -59,6 +60,9 @@ def _call(op: Op) -> str:
         detail = [d for d in detail if not d.startswith("op=")]
     if op.kind == "integer_pow":
         detail.append(f"y={op.eqn.params['y']}")
+    if op.kind == "ppermute":
+        pairs = " ".join(f"{source}->{to}" for source, to in op.eqn.params["perm"])
+        detail += [f"axes={_param(_compat.axis_names(op.eqn))}", pairs]
     return f"{op.kind}({', '.join([*map(_operand, op.inputs), *detail])})"
 
 

@@ -31,7 +31,8 @@ def run(
     Args:
       program: what to run, inside `shard_map` over its axes.
       inputs: one per-rank array per leaf.
-      fused: runs a `fused` operation; None runs the operations of its body one by one.
+      fused: runs a `fused` operation that holds a collective; None runs the operations of its body
+        one by one, as it is done for others.
       label: labels every value, for `layouts_of`; the trace can then be checked but not run.
       check_vma: the flag of the enclosing `shard_map`.
     """
@@ -50,7 +51,7 @@ def _run_op(
     check_vma: bool = True,
 ) -> None:
     """Runs one operation on `values` and adds its outputs to them."""
-    if op.body and fused is None:
+    if op.body and (fused is None or not op.has_collective):
         inner = dict(values)
         for part in op.body:
             _run_op(part, inner, label=label, check_vma=check_vma)
@@ -85,7 +86,9 @@ def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool =
     if check_vma and op.has_inner_jaxprs:
         given = _compat.as_varying_as(given, [atom.aval for atom in op.eqn.invars])
     elif check_vma:
-        given = _compat.unify_varying(given)
+        # Tracing leaves out the casts that collectives want of what all ranks hold alike.
+        axes = _compat.axis_names(op.eqn) if "axis_name" in op.eqn.params else ()
+        given = _compat.unify_varying(given, axes)
     return _compat.bind(op.eqn, *given)
 
 

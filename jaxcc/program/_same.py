@@ -43,8 +43,10 @@ def _number(x: Operand, values: Mapping[str, int], numbers: dict[Hashable, int])
 
 
 def _operation(op: Op) -> Hashable:
-    """What the operation does; rewrites keep the equation, but for the shapes of broadcasts."""
+    """What the operation does; rewrites keep the equation, but for the shapes that it makes."""
+    params: Mapping[str, Any] = op.eqn.params if op.eqn is not None else {}
     if op.kind == "broadcast_in_dim":
-        params: Mapping[str, Any] = op.eqn.params
         return (op.kind, tuple(params["shape"]), tuple(params["broadcast_dimensions"]))
+    if op.kind == "reshape" and params.get("dimensions") is None:
+        return (op.kind, tuple(params["new_sizes"]))
     return (op.kind, id(op.eqn))

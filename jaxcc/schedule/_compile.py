@@ -190,7 +190,7 @@ def compile_program(
             )
     calls: dict[str, FusedCall] = {}
     for op in program.ops:
-        if not op.body or backend == "xla":
+        if not op.has_collective or backend == "xla":
             continue
         try:
             calls[op.name] = FusedCall.build(

@@ -158,7 +158,9 @@ class _Reads:
             return KernelInput(x, Role.WHOLE, given)
         if given.shape == ():
             return KernelInput(x, Role.SCALAR, given)
-        if isinstance(layout, LayoutMap) and layout[self.axis] == Replicated:
+        replicated = isinstance(layout, LayoutMap) and layout[self.axis] == Replicated
+        # What is gathered is the rank's block, even if all blocks are alike.
+        if replicated and part.kind != "all_gather":
             return KernelInput(x, Role.WHOLE, given)
         if given.shape == self.block:
             whole = jax.ShapeDtypeStruct(self.whole, given.dtype)

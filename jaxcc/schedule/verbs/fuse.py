@@ -1,22 +1,29 @@
-"""fuse: a reduce-scatter, the work on its slices and all-gathers become one kernel."""
+"""fuse: collectives and the work on their slices become one kernel; work alone, or with a send, one
+named group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import EllipsisType
+from typing import Any
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import COLLECTIVES, MOVES, Op, Operand, Program
+from jaxcc.program import MOVES, Op, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
+from jaxcc.schedule.verbs._fusable import check_group
+from jaxcc.schedule.verbs._groups import collectives_of, dissolved, grouped, parts, read_outside
 from jaxcc.schedule.verbs._pointwise import POINTWISE
-
-# What a kernel does as it reads an operand.
-_FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
 
 
 def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
     """Makes one operation, `name`, of several.
+
+    With reduce-scatters and all-gathers it is one kernel; they run over one axis and slice one
+    dimension of arrays of one shape. Pointwise work alone is a group that XLA fuses by itself.
+    Pointwise work and the sends (`ppermute`) of its results are a group that runs as its parts on
+    every backend for now. A group of pointwise work may become part of a larger one.
 
     Args:
       names: operations; `...` between two stands for all that lies on the way from those before it
@@ -29,8 +36,9 @@ def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
       name { t = reduce_scatter(y) ; u = f(t, ...) ; g = all_gather(u) }
 
     Raises:
-      ScheduleError: the operations hold no collective, or collectives of two groups or dimensions,
-        or an operation that is not pointwise; or one outside lies between them.
+      ScheduleError: the operations hold collectives of two groups, dimensions or shapes, a send and
+        another collective, one that reads or is read where a kernel cannot, or an operation that is
+        not pointwise; or one outside lies between them.
     """
     resolved = _resolve(schedule.program, names)
     return schedule.then(Step("fuse", {"names": resolved, "name": name}))
@@ -64,102 +72,35 @@ def _outputs(program: Program, name: str) -> tuple[str, ...]:
 @rewrite("fuse")
 def _apply(program: Program, *, names: Sequence[str], name: str) -> Program:
     group = [find(program, n, "fuse") for n in names]
-    body = _with_feeders(program, group)
-    _check(program, body)
-    if any(op.name == name for op in program.ops if op not in body) or name in program.inputs:
+    program = dissolved(program, group)
+    body = _with_feeders(program, {part.name for op in group for part in parts(op)})
+    taken = {*program.inputs, *(op.name for op in program.ops if op not in body)}
+    if name in taken:
         raise ScheduleError("SCHEDULE_ARGUMENT", f"fuse: the name '{name}' is taken")
-    made = {out for op in body for out in op.outputs}
-    rest = [op for op in program.ops if op not in body]
-    read = {x for op in rest for x in op.value_inputs()} | set(program.outputs)
-    types = program.types()
-    outputs = tuple(out for op in body for out in op.outputs if out in read)
-    inputs: list[Operand] = []
-    for op in body:
-        inputs += [x for x in op.value_inputs() if x not in made and x not in inputs]
-    fused = Op(
-        name=name,
-        kind="fused",
-        inputs=tuple(inputs),
-        outputs=outputs,
-        types=tuple(types[out] for out in outputs),
-        params={"axes": _collectives(body)[0].params["axes"]},
-        body=tuple(body),
-        line=body[0].line,
-    )
-    last = max(program.ops.index(op) for op in body)
-    head = [op for op in program.ops[: last + 1] if op not in body]
-    return program.with_ops([*head, fused, *program.ops[last + 1 :]])
+    check_group(program, body, read_outside(program, body))
+    return grouped(program, body, name)
 
 
-def _with_feeders(program: Program, group: Sequence[Op]) -> list[Op]:
+def _with_feeders(program: Program, chosen: set[str]) -> list[Op]:
     """The group and what only it reads, in the program's order."""
-    chosen = {op.name for op in group}
-    while more := {op.name for op in program.ops if _feeds(program, op, chosen)}:
-        chosen |= more
+    collectives = collectives_of([op for op in program.ops if op.name in chosen])
+    axes = collectives[0].params.get("axes") if collectives else None
+    while more := {op.name for op in program.ops if _feeds(program, op, chosen, axes)}:
+        chosen = chosen | more
     return [op for op in program.ops if op.name in chosen]
 
 
-def _feeds(program: Program, op: Op, chosen: set[str]) -> bool:
-    """Whether the group can compute `op` by itself and nothing else needs it. Numbers are computed
-    once, outside.
+def _feeds(program: Program, op: Op, chosen: Collection[str], axes: Any) -> bool:
+    """Whether the group, a kernel if it has `axes`, can compute `op` by itself and nothing else
+    needs it. Numbers are computed once, outside.
     """
     if op.name in chosen or set(op.outputs) & set(program.outputs):
         return False
     readers = [user for out in op.outputs for user in program.users(out)]
-    pointwise = op.kind in POINTWISE and op.types[0].shape != ()
-    if pointwise and any(user.kind in MOVES for user in readers):
+    if any(user.name not in chosen for user in readers):
         return False
-    return (pointwise or op.kind in _FEEDERS) and all(user.name in chosen for user in readers)
-
-
-def _collectives(body: Sequence[Op]) -> list[Op]:
-    return [op for op in body if op.kind in COLLECTIVES]
-
-
-def _check(program: Program, body: Sequence[Op]) -> None:
-    collectives = _collectives(body)
-    if not collectives:
-        raise ScheduleError("SCHEDULE_NO_COLLECTIVE", "fuse: there is no collective to fuse with")
-    first = collectives[0]
-    for op in collectives:
-        if op.params["axes"] != first.params["axes"] or op.params.get("dim") != first.params.get(
-            "dim"
-        ):
-            raise ScheduleError(
-                "SCHEDULE_TWO_GROUPS",
-                f"fuse: '{first.name}' and '{op.name}' do not slice one dimension over one axis",
-                line=op.line,
-            )
-        if op.kind == "all_reduce":
-            raise ScheduleError(
-                "SCHEDULE_WRONG_OPERATION",
-                f"fuse: '{op.name}' is a whole all-reduce",
-                line=op.line,
-                fixes=(f"split('{op.name}') first",),
-            )
-    for op in body:
-        if op.kind not in POINTWISE | COLLECTIVES | _FEEDERS:
-            raise ScheduleError(
-                "SCHEDULE_NOT_POINTWISE",
-                f"fuse: '{op.name}' ({op.kind}) does not treat every element by itself",
-                line=op.line,
-            )
-    made = {out: op for op in body for out in op.outputs}
-    for op in collectives:
-        inner = made.get(op.inputs[0]) if isinstance(op.inputs[0], str) else None
-        if op.kind == "reduce_scatter" and inner is not None:
-            raise ScheduleError(
-                "SCHEDULE_WRONG_OPERATION",
-                f"fuse: '{op.name}' reduces '{inner.name}', which is computed inside the group",
-                line=op.line,
-                fixes=(f"leave '{inner.name}' out of the group",),
-            )
-        if op.kind == "all_gather" and any(user in body for user in program.users(op.name)):
-            raise ScheduleError(
-                "SCHEDULE_WRONG_OPERATION",
-                f"fuse: '{op.name}' is gathered and then read inside the group",
-                line=op.line,
-                fixes=(
-                    f"reorder('{op.name}', after=...) first, so that its readers run on slices",
-                ),
-            )
+    if op.kind == "own_slice":
+        return op.params["axes"] == axes
+    if op.kind in POINTWISE and axes is not None and op.types[0].shape != ():
+        return not any(user.kind in MOVES for user in readers)
+    return op.kind == "broadcast_in_dim"

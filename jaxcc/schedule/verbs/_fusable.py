@@ -1,0 +1,166 @@
+"""Which operations one fused operation may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxcc import _compat
+from jaxcc.layout import ScheduleError
+from jaxcc.program import COLLECTIVES, Op, Program, type_text
+from jaxcc.schedule.verbs._groups import collectives_of
+from jaxcc.schedule.verbs._pointwise import POINTWISE
+from jaxcc.schedule.verbs.reorder import region_of
+
+# What a kernel does as it reads an operand.
+FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
+
+SEND = "ppermute"
+
+
+def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) -> None:
+    """Holds `body`, operations of `program` of which `outputs` are read elsewhere, against what a
+    fused operation may be: pointwise work with collectives, with sends, or alone.
+
+    Raises:
+      ScheduleError: it may not.
+    """
+    for op in body:
+        if op.kind not in POINTWISE | COLLECTIVES | FEEDERS | {SEND}:
+            raise _not_pointwise(op)
+    collectives = collectives_of(body)
+    sends = [op for op in body if op.kind == SEND]
+    if collectives and sends:
+        raise _differ(collectives[0], sends[0], "a kernel with collectives does not send")
+    if collectives:
+        _check_kernel(program, body, collectives, outputs)
+    elif sends:
+        _check_sends(body, sends)
+    elif not any(op.kind in POINTWISE for op in body):
+        raise ScheduleError(
+            "SCHEDULE_NO_COLLECTIVE", "fuse: there is no collective and no work to fuse"
+        )
+
+
+def _not_pointwise(op: Op) -> ScheduleError:
+    what = "does not treat every element by itself"
+    if op.kind == "fused":
+        what = "is a kernel already"
+    elif op.has_inner_jaxprs:
+        what = "is a loop, a branch or another operation that holds a program"
+    return ScheduleError(
+        "SCHEDULE_NOT_POINTWISE",
+        f"fuse: '{op.name}' ({op.kind}) {what}",
+        line=op.line,
+        fixes=(f"leave '{op.name}' out of the group",),
+    )
+
+
+def _differ(a: Op, b: Op, how: str) -> ScheduleError:
+    return ScheduleError(
+        "SCHEDULE_TWO_GROUPS", f"fuse: '{a.name}' and '{b.name}': {how}", line=b.line
+    )
+
+
+def _check_sends(body: Sequence[Op], sends: Sequence[Op]) -> None:
+    where = [(_compat.axis_names(op.eqn), tuple(op.eqn.params["perm"])) for op in sends]
+    for op, other in zip(sends, where, strict=True):
+        if other != where[0]:
+            raise _differ(sends[0], op, "they do not send to the same ranks of one axis")
+        for reader in body:
+            if op.name in reader.inputs:
+                raise ScheduleError(
+                    "SCHEDULE_WRONG_OPERATION",
+                    f"fuse: '{op.name}' is received and then read inside the group",
+                    line=op.line,
+                    fixes=(f"leave '{reader.name}' out of the group",),
+                )
+
+
+def _check_kernel(
+    program: Program, body: Sequence[Op], collectives: Sequence[Op], outputs: Sequence[str]
+) -> None:
+    types = program.types()
+    first = collectives[0]
+    for op in collectives:
+        _check_collective(op)
+        if op.params["axes"] != first.params["axes"] or op.params["dim"] != first.params["dim"]:
+            raise _differ(first, op, "they do not slice one dimension over one axis")
+    block = _block(first, types)
+    for op in collectives:
+        if _block(op, types) != block:
+            shapes = f"blocks of {block} and of {_block(op, types)}"
+            raise _differ(first, op, f"they slice arrays of two shapes, into {shapes}")
+    for op in body:
+        if op.kind == "own_slice" and op.params["axes"] != first.params["axes"]:
+            raise _differ(first, op, "they do not slice over one axis")
+    _check_order(program, body, collectives)
+    gathered = {out for op in body if op.kind == "all_gather" for out in op.outputs}
+    for out in outputs:
+        if out not in gathered and types[out].shape != block:
+            raise ScheduleError(
+                "SCHEDULE_TWO_GROUPS",
+                f"fuse: '{out}' {type_text(types[out])} is read outside the group, whose kernel "
+                f"makes blocks of {block}, and whole arrays only by gathering them",
+                fixes=(f"leave '{out}' out of the group",),
+            )
+
+
+def _block(op: Op, types: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of a rank's block of a reduce-scatter or an all-gather."""
+    if op.kind == "reduce_scatter" or not isinstance(op.inputs[0], str):
+        return op.types[0].shape
+    return types[op.inputs[0]].shape
+
+
+def _check_collective(op: Op) -> None:
+    if op.kind == "all_reduce":
+        raise ScheduleError(
+            "SCHEDULE_WRONG_OPERATION",
+            f"fuse: '{op.name}' is a whole all-reduce",
+            line=op.line,
+            fixes=(f"split('{op.name}') first",),
+        )
+    if not op.params:
+        raise ScheduleError(
+            "SCHEDULE_WRONG_OPERATION",
+            f"fuse: '{op.name}' does not cut or put together one dimension over one axis",
+            line=op.line,
+            fixes=("use tiled=True and one axis",),
+        )
+
+
+def _check_order(program: Program, body: Sequence[Op], collectives: Sequence[Op]) -> None:
+    """A kernel first reduces what it is given and in the end gathers what others read."""
+    made = {out: op for op in body for out in op.outputs}
+    for op in collectives:
+        inner = made.get(op.inputs[0]) if isinstance(op.inputs[0], str) else None
+        if op.kind == "reduce_scatter" and inner is not None:
+            raise ScheduleError(
+                "SCHEDULE_WRONG_OPERATION",
+                f"fuse: '{op.name}' reduces '{inner.name}', which is computed inside the group",
+                line=op.line,
+                fixes=(f"leave '{inner.name}' out of the group",),
+            )
+        behind = program.reached_from(op.outputs)
+        readers = [reader for reader in body if reader.name in behind]
+        if op.kind == "all_gather" and readers:
+            raise ScheduleError(
+                "SCHEDULE_WRONG_OPERATION",
+                f"fuse: '{op.name}' is gathered and then read inside the group",
+                line=op.line,
+                fixes=(_before_reading(program, op, readers),),
+            )
+
+
+def _before_reading(program: Program, gather: Op, readers: Sequence[Op]) -> str:
+    """What to do about a gather that `readers` in its group depend on."""
+    work = [op for op in readers if op.kind != "all_gather"]
+    try:
+        region_of(program, gather, work[-1])
+    except (ScheduleError, IndexError):
+        return f"leave '{readers[0].name}' and what reads it out of the group"
+    return (
+        f"reorder('{gather.name}', after='{work[-1].name}') first, so that '{work[0].name}' runs "
+        "on slices"
+    )
