@@ -24,6 +24,12 @@ _SCHEDULE = {
         "operations would wait for one another",
         "What lies between fused operations has to be in the fusion too; `...` names all of it.",
     ),
+    "FORMAT": (
+        "a text is not a saved schedule",
+        "Schedule.apply takes the steps of a schedule, or the text that to_json() returned. That "
+        "text says which version of the format it has; this jaxcc reads the one that the message "
+        "names.",
+    ),
     "INDIVISIBLE": (
         "the ranks do not divide a dimension",
         "A reduce-scatter gives every rank an equal block. Pad the dimension or scatter "
@@ -45,6 +51,12 @@ _SCHEDULE = {
         "a fusion without a collective",
         "fuse joins a collective and what surrounds it.",
     ),
+    "OTHER_PROGRAM": (
+        "saved steps were made for another program",
+        "to_json() keeps the names, types and layouts of the inputs, operations and results that "
+        "steps refer to. The program has changed since: the message says where. Make the schedule "
+        "anew and save that. Numbers, captured arrays and the group's size may change.",
+    ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
@@ -52,6 +64,10 @@ _SCHEDULE = {
     "TWO_GROUPS": (
         "collectives of one fusion slice differently",
         "All collectives of a fusion run over one axis and slice one dimension.",
+    ),
+    "VERB": (
+        "a step names a verb that does not exist",
+        "The message lists the verbs of this jaxcc; a newer one may have more.",
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",

@@ -30,7 +30,7 @@ def split[S: Scheduled](schedule: S, name: str, *, dim: int | None = None) -> S:
         divide `dim`.
     """
     op = find_kind(schedule.program, name, "split", "all_reduce")
-    ranks = _check(schedule.program, op)
+    ranks = _ranks(schedule.program, op)
     shape = op.types[0].shape
     if dim is None:
         dim = next((d for d, size in enumerate(shape) if size and size % ranks == 0), None)
@@ -41,22 +41,11 @@ def split[S: Scheduled](schedule: S, name: str, *, dim: int | None = None) -> S:
                 line=op.line,
                 fixes=("pad one dimension to a multiple of the group's size",),
             )
-    elif not -len(shape) <= dim < len(shape):
-        raise ScheduleError(
-            "SCHEDULE_ARGUMENT",
-            f"split: '{name}' has shape {shape}, which has no dimension {dim}",
-            line=op.line,
-        )
-    elif shape[dim] % ranks:
-        raise ScheduleError(
-            "SCHEDULE_INDIVISIBLE",
-            f"split: the {ranks} ranks do not divide dimension {dim} of '{name}' {shape}",
-            line=op.line,
-        )
-    return schedule.then(Step("split", {"name": name, "dim": dim % len(shape)}))
+    dim = dim % len(shape) if -len(shape) <= dim < 0 else dim
+    return schedule.then(Step("split", {"name": name, "dim": dim}))
 
 
-def _check(program: Program, op: Op) -> int:
+def _ranks(program: Program, op: Op) -> int:
     """The group's size of an all-reduce that can be split."""
     axes = op.params["axes"]
     if op.params["op"] != "sum" or len(axes) != 1:
@@ -69,19 +58,38 @@ def _check(program: Program, op: Op) -> int:
     return program.sizes[axes[0]]
 
 
+def _block(program: Program, op: Op, dim: int) -> jax.ShapeDtypeStruct:
+    """What a rank holds of the all-reduce `op` if `dim` is scattered."""
+    ranks = _ranks(program, op)
+    (whole,) = op.types
+    shape = list(whole.shape)
+    if not 0 <= dim < len(shape):
+        raise ScheduleError(
+            "SCHEDULE_ARGUMENT",
+            f"split: '{op.name}' has shape {whole.shape}, which has no dimension {dim}",
+            line=op.line,
+        )
+    if shape[dim] % ranks:
+        raise ScheduleError(
+            "SCHEDULE_INDIVISIBLE",
+            f"split: the {ranks} ranks do not divide dimension {dim} of '{op.name}' {whole.shape}",
+            line=op.line,
+        )
+    shape[dim] //= ranks
+    return jax.ShapeDtypeStruct(shape, whole.dtype)
+
+
 @rewrite("split")
 def _apply(program: Program, *, name: str, dim: int) -> Program:
     op = find_kind(program, name, "split", "all_reduce")
-    (whole,) = op.types
-    shape = list(whole.shape)
-    shape[dim] //= _check(program, op)
+    block = _block(program, op, dim)
     params = {"axes": op.params["axes"], "dim": dim}
     scatter = replace(
         op,
         name=f"{name}.scatter",
         kind="reduce_scatter",
         outputs=(f"{name}.scatter",),
-        types=(jax.ShapeDtypeStruct(shape, whole.dtype),),
+        types=(block,),
         params={**params, "op": "sum"},
     )
     gather = replace(
