@@ -61,6 +61,11 @@ _SCHEDULE = {
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
     ),
+    "TACTIC": (
+        "a tactic returns something other than a schedule",
+        "Verbs do not change a schedule, they return a new one. A tactic has to return what its "
+        "last verb returns, or the schedule that it was given.",
+    ),
     "TWO_GROUPS": (
         "collectives of one fusion slice differently",
         "All collectives of a fusion run over one axis and slice one dimension.",
