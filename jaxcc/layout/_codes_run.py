@@ -47,6 +47,11 @@ _SCHEDULE = {
         "an operation does not treat every element by itself",
         "On a slice it would see a part of what it needs. Only pointwise operations run on slices.",
     ),
+    "NOT_RESULT": (
+        "dead is told of something that is no result, or of the last one",
+        "dead acts on results of the program, before they are fused. The message lists them. An "
+        "input that nothing reads is still passed; jax.jit leaves it out.",
+    ),
     "NO_COLLECTIVE": (
         "a fusion without a collective",
         "fuse joins a collective and what surrounds it.",

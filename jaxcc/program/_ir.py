@@ -94,7 +94,8 @@ class Program:
       ops: in an order in which they can run.
       outputs: a value or constant per leaf of the result.
       out_layouts: layout of each.
-      out_tree: structure of the result.
+      out_tree: structure of the result; None where a leaf is not returned.
+      results: for each output, which leaf of the function's result it is.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Program:
     outputs: tuple[Operand, ...]
     out_layouts: tuple[LayoutMap, ...]
     out_tree: Any
+    results: tuple[int, ...]
 
     @property
     def sizes(self) -> dict[str, int]:
