@@ -66,6 +66,12 @@ _SCHEDULE = {
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
     ),
+    "ROOTED": (
+        "a value that is right on one rank only is read by others",
+        "Between a reduce and its broadcast only the root has the value. What it computes from "
+        "that and from Replicated values stays there, until a broadcast from the same rank; a "
+        "result, a collective, a loop or a branch would read the other ranks' values, too.",
+    ),
     "TACTIC": (
         "a tactic returns something other than a schedule",
         "Verbs do not change a schedule, they return a new one. A tactic has to return what its "
@@ -81,8 +87,9 @@ _SCHEDULE = {
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",
-        "split acts on a sum over one axis, reorder on an all-gather; the message says "
-        "what it found.",
+        "split acts on a sum over one axis, or on any reduction over one axis with "
+        "policy='reduce-broadcast', reorder on an all-gather or a broadcast; the message says what "
+        "it found.",
     ),
 }
 

@@ -53,9 +53,11 @@ def _op_rows(
 
 def _call(op: Op) -> str:
     detail = [
-        f"{key}={_param(op.params[key])}" for key in ("op", "axes", "dim") if key in op.params
+        f"{key}={_param(op.params[key])}"
+        for key in ("op", "axes", "dim", "root")
+        if key in op.params
     ]
-    if op.kind != "all_reduce":
+    if op.kind not in ("all_reduce", "reduce"):
         detail = [d for d in detail if not d.startswith("op=")]
     if op.kind == "integer_pow":
         detail.append(f"y={op.eqn.params['y']}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from jaxcc.program._ir import COLLECTIVES, MOVES, Constant, Op, Operand, Program
+from jaxcc.program._ir import COLLECTIVES, MOVES, ROOTED, Constant, Op, Operand, Program
 
-_IDENTITIES = COLLECTIVES | MOVES
+_IDENTITIES = COLLECTIVES | MOVES | ROOTED
 
 
 def computes_the_same(a: Program, b: Program) -> bool:

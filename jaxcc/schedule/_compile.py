@@ -12,7 +12,7 @@ import jax
 
 from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
-from jaxcc.program import Op, Program, run, type_text
+from jaxcc.program import Op, Program, everywhere, run, type_text
 from jaxcc.schedule._fallback import warn_unfused
 from jaxcc.schedule._fused import FusedCall
 from jaxcc.schedule._place import place, shard_mapped, sharding_of
@@ -161,7 +161,7 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
 
     def original(leaves: Sequence[Any]) -> list[Any]:
         if not as_source:
-            return run(program, leaves, check_vma=source.check_vma)
+            return run(everywhere(program), leaves, check_vma=source.check_vma)
         every = source.flat(leaves)
         return [every[leaf] for leaf in program.results]
 

@@ -48,6 +48,7 @@ class Schedule:
     @cached_property
     def layouts(self) -> dict[str, LayoutMap | str]:
         """The layout of each value of the program, a text where it is none that users can write."""
+        program = self.program
         traced = self._traced_whole
         whole = self._rewritten(traced)
         if not computes_the_same(traced, whole):
@@ -56,7 +57,7 @@ class Schedule:
                 f"{self.steps[-1]} would change what {traced.name} computes",
                 because="its results are no longer made by the same operations of the same values",
             )
-        return layouts_of(self.source, self.program, whole)
+        return layouts_of(self.source, program, whole)
 
     def __str__(self) -> str:
         return self.text()

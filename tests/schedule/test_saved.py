@@ -253,7 +253,13 @@ def test_steps_that_are_refused() -> None:
 
 
 def test_every_verb_has_arguments_that_can_be_saved() -> None:
-    examples = {"str": "a", "int": 1, "Sequence[str]": ["a"], "int | None": None}
+    examples = {
+        "str": "a",
+        "int": 1,
+        "Sequence[str]": ["a"],
+        "int | None": None,
+        "Policy": "reduce-scatter",
+    }
     for verb, function in REWRITES.items():
         hints = {
             k: v for k, v in function.__annotations__.items() if k not in ("program", "return")

@@ -25,7 +25,8 @@ def find(program: Program, name: str, verb: str) -> Op:
             f"{verb}: '{name}' is already fused into '{inside}'",
             fixes=(f"take the step before the one that made '{inside}'",),
         )
-    parts = [part for part in (f"{name}.scatter", f"{name}.gather") if part in names]
+    made = ("scatter", "gather", "reduce", "broadcast")
+    parts = [f"{name}.{part}" for part in made if f"{name}.{part}" in names]
     close = difflib.get_close_matches(name, names, n=3)
     has = f"it has been split into {' and '.join(parts)}" if parts else ""
     has = has or (f"close to it are {', '.join(close)}" if close else f"it has {', '.join(names)}")

@@ -11,6 +11,7 @@ import numpy as np
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
 from jaxcc.schedule._step import Scheduled, Step, rewrite
+from jaxcc.schedule.verbs._broadcast import broadcast_after, moves_broadcast
 from jaxcc.schedule.verbs._find import find, find_kind
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
@@ -23,8 +24,11 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
     read elsewhere gets an all-gather; that of `after` keeps the name `gather`, that of another
     value `v` is called `v.gather`.
 
+    A broadcast moves in the same way; what it passes then runs on the root's value, and need not be
+    pointwise.
+
     Args:
-      gather: an all-gather.
+      gather: an all-gather, or a broadcast.
       after: a pointwise operation that depends on it.
 
     Rewrite:
@@ -36,6 +40,8 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
       ScheduleError: `after` does not depend on the gather, or an operation on the way is not
         pointwise.
     """
+    if moves_broadcast(schedule.program, gather):
+        return schedule.then(Step("reorder", {"gather": gather, "after": after}))
     op = find_kind(schedule.program, gather, "reorder", "all_gather")
     _check(schedule.program, op, find(schedule.program, after, "reorder"))
     return schedule.then(Step("reorder", {"gather": gather, "after": after}))
@@ -68,6 +74,8 @@ def _check(program: Program, gather: Op, after: Op) -> list[Op]:
 
 @rewrite("reorder")
 def _apply(program: Program, *, gather: str, after: str) -> Program:
+    if moves_broadcast(program, gather):
+        return broadcast_after(program, gather, after)
     moved = find_kind(program, gather, "reorder", "all_gather")
     region = _check(program, moved, find(program, after, "reorder"))
     inside = {op.name for op in region}
