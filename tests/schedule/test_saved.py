@@ -3,7 +3,8 @@
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from oracles import avals, close, gelu64, mesh_of
 
 import jaxcc
 from jaxcc import Local, Replicated, Schedule, ScheduleError, Sliced
+from jaxcc.program import Program
 from jaxcc.schedule import Step
 from jaxcc.schedule._arguments import checked
 from jaxcc.schedule._step import REWRITES
@@ -252,21 +254,34 @@ def test_steps_that_are_refused() -> None:
     assert s.split("total").apply(fused(s).steps[1:]).steps == fused(s).steps
 
 
-def test_every_verb_has_arguments_that_can_be_saved() -> None:
-    examples = {
-        "str": "a",
-        "int": 1,
-        "Sequence[str]": ["a"],
-        "int | None": None,
-        "Policy": "reduce-scatter",
-    }
-    for verb, function in REWRITES.items():
-        hints = {
-            k: v for k, v in function.__annotations__.items() if k not in ("program", "return")
-        }
-        arguments = {name: examples[hint] for name, hint in hints.items()}
-        step = checked(Step(verb, arguments))
-        assert checked(step) == step
+def example(hint: Any) -> Any:
+    """A value of a type as JSON has it."""
+    plain = {str: "a", int: 1, bool: True, type(None): None}
+    if hint in plain:
+        return plain[hint]
+    first = get_args(hint)[0]
+    if get_origin(hint) is Literal:
+        return first
+    return example(first) if get_origin(hint) in (UnionType, Union) else [example(first)]
+
+
+@pytest.mark.parametrize("verb", REWRITES)
+def test_every_verb_has_arguments_that_can_be_saved(verb: str) -> None:
+    hints = get_type_hints(REWRITES[verb])
+    arguments = {k: example(hint) for k, hint in hints.items() if hint is not Program}
+    step = checked(Step(verb, json.loads(json.dumps(arguments))))
+    assert checked(step) == step and set(step.arguments) == set(arguments)
+
+
+def test_untiled_collectives_are_refused() -> None:
+    def f(x):
+        return jaxcc.name(lax.all_gather(x, "tp"), "g").reshape(4, 3) + 1
+
+    s = of(f, [(4, 3)], (Sliced(0),))
+    with refused("SCHEDULE_WRONG_OPERATION.*'g' is not tiled"):
+        s.apply([Step("reorder", {"gather": "g", "after": "add"})])
+    with refused("SCHEDULE_READ_WHOLE"):
+        s.apply([Step("as_slice", {"name": "g"})])
 
 
 def test_the_saved_result_is_the_reference() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import Op, Program
+from jaxcc.program import COLLECTIVES, Op, Program
 
 
 def find(program: Program, name: str, verb: str) -> Op:
@@ -45,6 +45,13 @@ def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
             "SCHEDULE_WRONG_OPERATION",
             f"{verb}: '{name}' is {op.kind}, but {verb} acts on {kind}",
             line=op.line,
+        )
+    if kind in COLLECTIVES and not op.params:
+        raise ScheduleError(
+            "SCHEDULE_WRONG_OPERATION",
+            f"{verb}: '{name}' is not tiled, or runs over several axes or a part of one",
+            line=op.line,
+            fixes=(f"pass tiled=True to {kind}",),
         )
     return op
 
