@@ -24,6 +24,12 @@ _SCHEDULE = {
         "operations would wait for one another",
         "What lies between fused operations has to be in the fusion too; `...` names all of it.",
     ),
+    "FORMAT": (
+        "a text is not a saved schedule",
+        "Schedule.apply takes the steps of a schedule, or the text that to_json() returned. That "
+        "text says which version of the format it has; this jaxcc reads the one that the message "
+        "names.",
+    ),
     "INDIVISIBLE": (
         "the ranks do not divide a dimension",
         "A reduce-scatter gives every rank an equal block. Pad the dimension or scatter "
@@ -43,18 +49,40 @@ _SCHEDULE = {
         "changes of shape that keep a rank's block together run on slices; fusions hold pointwise "
         "operations only.",
     ),
+    "NOT_RESULT": (
+        "dead is told of something that is no result, or of the last one",
+        "dead acts on results of the program, before they are fused. The message lists them. An "
+        "input that nothing reads is still passed; jax.jit leaves it out.",
+    ),
     "NO_COLLECTIVE": (
         "a fusion with neither a collective nor work",
         "fuse joins collectives and pointwise work. Slices and broadcasts alone are neither.",
+    ),
+    "OTHER_PROGRAM": (
+        "saved steps were made for another program",
+        "to_json() keeps the names, types and layouts of the inputs, operations and results that "
+        "steps refer to. The program has changed since: the message says where. Make the schedule "
+        "anew and save that. Numbers, captured arrays and the group's size may change.",
     ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
     ),
+    "ROOTED": (
+        "a value that is right on one rank only is read by others",
+        "Between a reduce and its broadcast only the root has the value. What it computes from "
+        "that and from Replicated values stays there, until a broadcast from the same rank; a "
+        "result, a collective, a loop or a branch would read the other ranks' values, too.",
+    ),
     "SLICED_TWICE": (
         "an operation would read slices along two dimensions",
         "A rank holds blocks of one dimension of a value. Where two meet, as in x + x.T, one of "
         "the values has to be gathered before.",
+    ),
+    "TACTIC": (
+        "a tactic returns something other than a schedule",
+        "Verbs do not change a schedule, they return a new one. A tactic has to return what its "
+        "last verb returns, or the schedule that it was given.",
     ),
     "TWO_GROUPS": (
         "parts of one fusion slice differently",
@@ -62,10 +90,15 @@ _SCHEDULE = {
         "shape, and it returns whole arrays and blocks of that shape. Sends have a fusion of their "
         "own.",
     ),
+    "VERB": (
+        "a step names a verb that does not exist",
+        "The message lists the verbs of this jaxcc; a newer one may have more.",
+    ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",
-        "split acts on a sum over one axis, reorder on an all-gather; the message says "
-        "what it found.",
+        "split acts on a sum over one axis, or on any reduction over one axis with "
+        "policy='reduce-broadcast', reorder on an all-gather or a broadcast; the message says what "
+        "it found.",
     ),
 }
 

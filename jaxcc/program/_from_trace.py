@@ -47,6 +47,7 @@ def program_of(
         outputs=outputs,
         out_layouts=tuple(out_layouts),
         out_tree=trace.out_tree,
+        results=tuple(range(len(outputs))),
     )
     return program.with_ops(program.ops)
 

@@ -23,6 +23,10 @@ COLLECTIVES = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
 MOVES = frozenset({"reduce_scatter", "own_slice", "all_gather"})
 """The kinds that go from whole arrays to blocks, or back."""
 
+ROOTED = frozenset({"reduce", "broadcast"})
+"""The kinds that go from all ranks to one, the root, or back; `params` tell them from primitives of
+JAX with these names."""
+
 
 @dataclass(frozen=True, eq=False)
 class Constant:
@@ -46,12 +50,12 @@ class Op:
 
     Attributes:
       name: unique in its program; also the name of its value if it has one.
-      kind: `all_reduce`, `reduce_scatter`, `all_gather`, `own_slice`, `fused`, or the name of a JAX
-        primitive.
+      kind: `all_reduce`, `reduce_scatter`, `all_gather`, `own_slice`, `reduce`, `broadcast`,
+        `fused`, or the name of a JAX primitive.
       inputs: operands in order.
       outputs: the values that it defines.
       types: per-rank shape and dtype of each output.
-      params: `axes`, `op` and `dim` of operations with one of our own kinds.
+      params: `axes`, `op`, `dim` and `root` of operations with one of our own kinds.
       eqn: the JAX equation that it comes from.
       body: the operations of a `fused` one.
       line: the user's line.
@@ -99,7 +103,8 @@ class Program:
       ops: in an order in which they can run.
       outputs: a value or constant per leaf of the result.
       out_layouts: layout of each.
-      out_tree: structure of the result.
+      out_tree: structure of the result; None where a leaf is not returned.
+      results: for each output, which leaf of the function's result it is.
     """
 
     name: str
@@ -111,6 +116,7 @@ class Program:
     outputs: tuple[Operand, ...]
     out_layouts: tuple[LayoutMap, ...]
     out_tree: Any
+    results: tuple[int, ...]
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ _SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 def type_text(t: jax.ShapeDtypeStruct) -> str:
     """`f32[8,16]`, as jaxprs print it."""
-    name = np.dtype(t.dtype).name
+    name = str(t.dtype)
     stem = name.rstrip("0123456789")
     return f"{_SHORT.get(stem, stem)}{name[len(stem) :]}[{','.join(map(str, t.shape))}]"
 
@@ -54,9 +54,11 @@ def _op_rows(
 
 def _call(op: Op) -> str:
     detail = [
-        f"{key}={_param(op.params[key])}" for key in ("op", "axes", "dim") if key in op.params
+        f"{key}={_param(op.params[key])}"
+        for key in ("op", "axes", "dim", "root")
+        if key in op.params
     ]
-    if op.kind != "all_reduce":
+    if op.kind not in ("all_reduce", "reduce"):
         detail = [d for d in detail if not d.startswith("op=")]
     if op.kind == "integer_pow":
         detail.append(f"y={op.eqn.params['y']}")

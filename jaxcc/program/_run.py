@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxcc import _compat
 from jaxcc.program._ir import Constant, Op, Operand, Program
 from jaxcc.program._own_slice import own_slice
+from jaxcc.program._rooted import from_root, on_root
 
 VALUE_LABEL = "__jaxcc_value:"
 """Prefix of the labels that `run(..., label=True)` puts on values."""
@@ -120,9 +121,23 @@ def _own_slice(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
     return own_slice(x, axis, op.params["dim"], checked=label)
 
 
+def _reduce(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    """The whole on the root; in a checked trace on every rank."""
+    (axis,) = op.params["axes"]
+    whole = _all_reduce(op, x, label, check_vma)
+    return whole if label else on_root(whole, axis, op.params["root"])
+
+
+def _broadcast(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    (axis,) = op.params["axes"]
+    return x if label else from_root(x, axis, op.params["root"])
+
+
 _KINDS: Mapping[str, Callable[[Op, Any, bool, bool], Any]] = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
     "own_slice": _own_slice,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
 }

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from jaxcc.program._ir import COLLECTIVES, MOVES, Constant, Op, Operand, Program
+from jaxcc.program._ir import COLLECTIVES, MOVES, ROOTED, Constant, Op, Operand, Program
 
-_IDENTITIES = COLLECTIVES | MOVES
+_IDENTITIES = COLLECTIVES | MOVES | ROOTED
 
 
 def computes_the_same(a: Program, b: Program) -> bool:
-    """Whether two programs of a group of one, rewritten from one trace, have equal results.
+    """Whether all results of `b` are results of `a`, two programs of a group of one, rewritten from
+    one trace.
 
     On one rank collectives and slices move nothing, so what is left are the same operations on the
     same values, however often each is computed and in whatever order.
     """
     numbers: dict[Hashable, int] = {}
-    return _results(a, numbers) == _results(b, numbers)
+    return _results(b, numbers).items() <= _results(a, numbers).items()
 
 
-def _results(program: Program, numbers: dict[Hashable, int]) -> list[int]:
-    """A number for each result; equal expressions have equal numbers."""
+def _results(program: Program, numbers: dict[Hashable, int]) -> dict[int, int]:
+    """A number for each leaf of the result; equal expressions have equal numbers."""
     values: dict[str, int] = {
         name: numbers.setdefault(("input", index), len(numbers))
         for index, name in enumerate(program.inputs)
@@ -33,7 +34,10 @@ def _results(program: Program, numbers: dict[Hashable, int]) -> list[int]:
                 key = (_operation(part), given, index)
                 same = part.kind in _IDENTITIES and part.params
                 values[out] = given[0] if same else numbers.setdefault(key, len(numbers))
-    return [_number(x, values, numbers) for x in program.outputs]
+    return {
+        leaf: _number(x, values, numbers)
+        for leaf, x in zip(program.results, program.outputs, strict=True)
+    }
 
 
 def _number(x: Operand, values: Mapping[str, int], numbers: dict[Hashable, int]) -> int:

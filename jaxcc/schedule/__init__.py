@@ -12,3 +12,7 @@ from jaxcc.schedule._schedule import Schedule as Schedule
 from jaxcc.schedule._source import Source as Source
 from jaxcc.schedule._source import positional as positional
 from jaxcc.schedule._step import Step as Step
+from jaxcc.schedule._tactics import Tactic as Tactic
+from jaxcc.schedule._tactics import attempt as attempt
+from jaxcc.schedule._tactics import repeat as repeat
+from jaxcc.schedule._tactics import sequence as sequence

@@ -12,7 +12,7 @@ import jax
 
 from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
-from jaxcc.program import Op, Program, run, type_text
+from jaxcc.program import Op, Program, everywhere, run, type_text
 from jaxcc.schedule._fallback import warn_unfused
 from jaxcc.schedule._fused import FusedCall
 from jaxcc.schedule._place import place, shard_mapped, sharding_of
@@ -155,12 +155,16 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
         _, pullback = jax.vjp(lambda *x: original(x), *leaves)
         return pullback(cotangents)
 
-    same = (program.in_layouts, program.out_layouts) == (source.in_layouts, source.out_layouts)
-    original: Callable[[Sequence[Any]], list[Any]] = functools.partial(
-        run, program, check_vma=source.check_vma
-    )
-    if same and source.has_declared_types:
-        original = source.flat
+    returned = tuple(source.out_layouts[leaf] for leaf in program.results)
+    same = (program.in_layouts, program.out_layouts) == (source.in_layouts, returned)
+    as_source = same and source.has_declared_types
+
+    def original(leaves: Sequence[Any]) -> list[Any]:
+        if not as_source:
+            return run(everywhere(program), leaves, check_vma=source.check_vma)
+        every = source.flat(leaves)
+        return [every[leaf] for leaf in program.results]
+
     scheduled.defvjp(forward, backward)
     return scheduled
 

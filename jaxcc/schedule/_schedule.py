@@ -12,7 +12,9 @@ from typing import Any
 from jaxcc.layout import LayoutMap, ScheduleError
 from jaxcc.program import CycleError, Program, computes_the_same, program_text
 from jaxcc.schedule import verbs
+from jaxcc.schedule._arguments import checked
 from jaxcc.schedule._compile import Compiled, compile_program
+from jaxcc.schedule._saved import loaded, saved
 from jaxcc.schedule._source import Source
 from jaxcc.schedule._step import REWRITES, Step
 from jaxcc.schedule._verify import describe, layouts_of
@@ -36,6 +38,7 @@ class Schedule:
     reorder = verbs.reorder
     as_slice = verbs.as_slice
     fuse = verbs.fuse
+    dead = verbs.dead
 
     @cached_property
     def program(self) -> Program:
@@ -46,7 +49,7 @@ class Schedule:
     def layouts(self) -> dict[str, LayoutMap | str]:
         """The layout of each value of the program, a text where it is none that users can write."""
         program = self.program  # First, so that messages speak of the ranks that there are.
-        traced = self.source.program(self.source.whole)
+        traced = self._traced_whole
         whole = self._rewritten(traced)
         if not computes_the_same(traced, whole):
             raise ScheduleError(
@@ -70,9 +73,42 @@ class Schedule:
         Raises:
           ScheduleError: the step's condition is not met, or it would change the result.
         """
-        longer = Schedule(self.source, (*self.steps, step))
-        _ = longer.layouts
-        return longer
+        return self._longer((step,))
+
+    def apply(self, steps: str | Iterable[Step]) -> Schedule:
+        """The schedule with all of these steps, checked: the other way of `to_json` and `steps`.
+
+        Steps name what they act on, so they apply at any group size that has room for them, and to
+        other shapes.
+
+        Args:
+          steps: those of another schedule; or the text of `to_json`, which is only taken for the
+            program that it was made for, on a mesh with the same axes. It may come from anyone: it
+            is data, and no text in it is run.
+
+        Raises:
+          ScheduleError: SCHEDULE_FORMAT or SCHEDULE_VERB if the text is not one that this jaxcc
+            reads, SCHEDULE_OTHER_PROGRAM if the program has changed since, SCHEDULE_ARGUMENT if a
+            verb takes other arguments; or a step's condition is not met.
+        """
+        if not isinstance(steps, str):
+            return self._longer(tuple(map(checked, steps)))
+        if self.steps:
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"apply: saved steps start from {self.source.name} itself, and this schedule has "
+                f"{len(self.steps)} steps already",
+                fixes=(f"{self.source.name}.schedule(...).apply(text)",),
+            )
+        return self._longer(loaded(steps, self._traced_whole))
+
+    def to_json(self) -> str:
+        """The steps as JSON for `apply`, with what they depend on of the program.
+
+        That is its inputs, operations and results with their names, types and layouts, for a group
+        of one; not numbers, the contents of captured arrays, or where its lines stand.
+        """
+        return saved(self._traced_whole, self.steps, self.source.sizes)
 
     def compile(
         self, backend: str = "auto", *, donate: Iterable[str] = (), mesh: Any = None
@@ -101,6 +137,16 @@ class Schedule:
             mesh or self.source.mesh,
             scheduled=bool(self.steps),
         )
+
+    def _longer(self, steps: tuple[Step, ...]) -> Schedule:
+        longer = Schedule(self.source, (*self.steps, *steps))
+        _ = longer.layouts
+        return longer
+
+    @cached_property
+    def _traced_whole(self) -> Program:
+        """The source on a group of one, which is the same whatever the group's size."""
+        return self.source.program(self.source.whole)
 
     def _rewritten(self, program: Program) -> Program:
         """The traced program after all steps."""

@@ -7,7 +7,9 @@ from typing import Any
 from jaxcc import _compat
 from jaxcc.layout import LayoutMap, ScheduleError, Trace, trace, walk
 from jaxcc.program import VALUE_LABEL, Program, run
+from jaxcc.schedule._rooted import rooted_layouts
 from jaxcc.schedule._source import Source
+from jaxcc.schedule.verbs._broadcast import ON_ROOT
 
 
 def layouts_of(source: Source, program: Program, whole: Program) -> dict[str, LayoutMap | str]:
@@ -43,7 +45,7 @@ def layouts_of(source: Source, program: Program, whole: Program) -> dict[str, La
         label = str(eqn.params.get("name", "")) if _compat.op_name(eqn) == "name" else ""
         if label.startswith(VALUE_LABEL):
             layouts[label.removeprefix(VALUE_LABEL)] = result.layout_of(eqn.outvars[0])
-    return layouts
+    return rooted_layouts(program, layouts, ON_ROOT)
 
 
 def describe(layout: LayoutMap | str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import Op, Program
+from jaxcc.program import COLLECTIVES, Op, Program
 
 
 def find(program: Program, name: str, verb: str) -> Op:
@@ -25,7 +25,8 @@ def find(program: Program, name: str, verb: str) -> Op:
             f"{verb}: '{name}' is already fused into '{inside}'",
             fixes=(f"take the step before the one that made '{inside}'",),
         )
-    parts = [part for part in (f"{name}.scatter", f"{name}.gather") if part in names]
+    made = ("scatter", "gather", "reduce", "broadcast")
+    parts = [f"{name}.{part}" for part in made if f"{name}.{part}" in names]
     close = difflib.get_close_matches(name, names, n=3)
     has = f"it has been split into {' and '.join(parts)}" if parts else ""
     has = has or (f"close to it are {', '.join(close)}" if close else f"it has {', '.join(names)}")
@@ -44,6 +45,13 @@ def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
             "SCHEDULE_WRONG_OPERATION",
             f"{verb}: '{name}' is {op.kind}, but {verb} acts on {kind}",
             line=op.line,
+        )
+    if kind in COLLECTIVES and not op.params:
+        raise ScheduleError(
+            "SCHEDULE_WRONG_OPERATION",
+            f"{verb}: '{name}' is not tiled, or runs over several axes or a part of one",
+            line=op.line,
+            fixes=(f"pass tiled=True to {kind}",),
         )
     return op
 

@@ -66,8 +66,8 @@ def _slice_input(program: Program, name: str) -> Program:
 
 def _slice_output(program: Program, name: str) -> Program:
     value = find(program, name, "as_slice")
-    gathers = [op for op in program.users(name) if op.kind == "all_gather"]
-    gather = value if value.kind == "all_gather" else (gathers[0] if gathers else None)
+    candidates = (value, *program.users(name))
+    gather = next((op for op in candidates if op.kind == "all_gather" and op.params), None)
     if gather is None or gather.name not in program.outputs:
         raise ScheduleError(
             "SCHEDULE_READ_WHOLE",

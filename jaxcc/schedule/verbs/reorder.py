@@ -7,6 +7,7 @@ from dataclasses import replace
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
 from jaxcc.schedule._step import Scheduled, Step, rewrite
+from jaxcc.schedule.verbs._broadcast import broadcast_after, moves_broadcast
 from jaxcc.schedule.verbs._find import find, find_kind
 from jaxcc.schedule.verbs._groups import dissolved, grouped, parts
 from jaxcc.schedule.verbs._sliced_dims import sliced_dims
@@ -25,8 +26,11 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
     is read elsewhere gets an all-gather; that of `after` keeps the name `gather`, that of another
     value `v` is called `v.gather`.
 
+    A broadcast moves in the same way; what it passes then runs on the root's value, and need not be
+    pointwise.
+
     Args:
-      gather: an all-gather.
+      gather: an all-gather, or a broadcast.
       after: an operation that depends on it.
 
     Rewrite:
@@ -39,21 +43,11 @@ def reorder[S: Scheduled](schedule: S, gather: str, *, after: str) -> S:
       ScheduleError: `after` does not depend on the gather; or an operation on the way needs more
         than a slice, reads slices of two dimensions, or sends over the gather's own axis.
     """
-    op = gather_named(schedule.program, gather)
+    if moves_broadcast(schedule.program, gather):
+        return schedule.then(Step("reorder", {"gather": gather, "after": after}))
+    op = find_kind(schedule.program, gather, "reorder", "all_gather")
     region_of(schedule.program, op, find(schedule.program, after, "reorder"))
     return schedule.then(Step("reorder", {"gather": gather, "after": after}))
-
-
-def gather_named(program: Program, name: str) -> Op:
-    op = find_kind(program, name, "reorder", "all_gather")
-    if not op.params:
-        raise ScheduleError(
-            "SCHEDULE_WRONG_OPERATION",
-            f"reorder: '{name}' does not put blocks of one dimension over one axis together",
-            line=op.line,
-            fixes=("gather with tiled=True over one axis",),
-        )
-    return op
 
 
 def region_of(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[str, int | None]]:
@@ -73,7 +67,9 @@ def region_of(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[s
 
 @rewrite("reorder")
 def _apply(program: Program, *, gather: str, after: str) -> Program:
-    moved = gather_named(program, gather)
+    if moves_broadcast(program, gather):
+        return broadcast_after(program, gather, after)
+    moved = find_kind(program, gather, "reorder", "all_gather")
     last = find(program, after, "reorder")
     region, dims = region_of(program, moved, last)
     inside = {op.name for op in region}
