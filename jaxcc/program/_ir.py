@@ -203,8 +203,12 @@ class CycleError(Exception):
 
 
 def rename(ops: Iterable[Op], mapping: Mapping[str, Operand]) -> list[Op]:
-    """The operations with operands replaced; the names of results stay."""
+    """The operations with operands replaced, in bodies too; the names of results stay."""
     return [
-        replace(op, inputs=tuple(mapping.get(x, x) if isinstance(x, str) else x for x in op.inputs))
+        replace(
+            op,
+            inputs=tuple(mapping.get(x, x) if isinstance(x, str) else x for x in op.inputs),
+            body=tuple(rename(op.body, mapping)),
+        )
         for op in ops
     ]
