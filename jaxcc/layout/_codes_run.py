@@ -235,6 +235,11 @@ _TABLE = {
     "BACKEND": ("a tuning table names a backend that does not exist", "Write the table again."),
     "FORMAT": ("a file is not a tuning table", "jaxcc.comm.Table documents the format."),
     "MISSING": ("a tuning table cannot be read", "The system's message is shown."),
+    "PROFILE": (
+        "a file is not a machine profile",
+        "The message says what is wrong in it. jaxcc tune --profile measures this machine and "
+        "writes one; jaxcc.schedule.tuner.Profile documents the numbers.",
+    ),
 }
 
 RUN_CODES: Mapping[str, Entry] = {

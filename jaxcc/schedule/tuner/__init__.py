@@ -2,4 +2,15 @@
 
 from jaxcc.schedule.tuner._candidates import Candidate as Candidate
 from jaxcc.schedule.tuner._candidates import candidates as candidates
+from jaxcc.schedule.tuner._cost import Estimate as Estimate
+from jaxcc.schedule.tuner._cost import Item as Item
+from jaxcc.schedule.tuner._cost import cost as cost
 from jaxcc.schedule.tuner._digest import digest as digest
+from jaxcc.schedule.tuner._machines import DGX2 as DGX2
+from jaxcc.schedule.tuner._machines import H100 as H100
+from jaxcc.schedule.tuner._machines import H200 as H200
+from jaxcc.schedule.tuner._machines import MACHINES as MACHINES
+from jaxcc.schedule.tuner._profile import Profile as Profile
+from jaxcc.schedule.tuner._profile import Protocol as Protocol
+from jaxcc.schedule.tuner._profile import load_profile as load_profile
+from jaxcc.schedule.tuner._profile import parse_profile as parse_profile
