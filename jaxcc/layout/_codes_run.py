@@ -45,6 +45,11 @@ _SCHEDULE = {
         "a fusion without a collective",
         "fuse joins a collective and what surrounds it.",
     ),
+    "NO_MATPLOTLIB": (
+        "a plot of tuning results needs matplotlib",
+        "It is installed with the extra: pip install 'jaxcc[plot]'. Tuned.table has the same "
+        "numbers as text.",
+    ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
@@ -52,6 +57,12 @@ _SCHEDULE = {
     "TWO_GROUPS": (
         "collectives of one fusion slice differently",
         "All collectives of a fusion run over one axis and slice one dimension.",
+    ),
+    "WRONG_RESULT": (
+        "a program that is tuned does not compute what its reference does",
+        "Every schedule is run and held against the reference before it is timed; one that differs "
+        "is thrown out. If it is the program as it was written, its rounding may be larger than "
+        "usual: pass rtol=. Otherwise look for an unsafe_assume that does not hold.",
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",

@@ -45,7 +45,7 @@ class Candidate:
 def candidates(
     schedule: Schedule,
     *,
-    slices: Iterable[str] = (),
+    slice: Iterable[str] = (),
     limit: int = 256,
     depth: int = 16,
     progress: Progress | None = None,
@@ -58,13 +58,13 @@ def candidates(
 
     Args:
       schedule: where to start.
-      slices: inputs and results that may become Sliced, which changes how callers hold them.
+      slice: inputs and results that may become Sliced, which changes how callers hold them.
       limit: the most candidates. The one that takes the first move that there is until none is left
         is among them however many there are.
       depth: the most moves.
       progress: hears how many there are.
     """
-    names = tuple(slices)
+    names = tuple(slice)
     digester = Digester()
     start = Candidate(schedule.source, schedule.steps, schedule.program, "")
     found: dict[str, Candidate] = {}

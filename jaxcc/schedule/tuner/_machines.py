@@ -80,4 +80,20 @@ H200 = Profile(
     }
 )
 
-MACHINES = {one.name: one for one in (DGX2, H100, H200)}
+_CPU = Protocol("memory", "direct", 100, 0, 0, 0.5)
+_CPU_KERNEL = Protocol("kernel", "direct", 10, 0, 0)
+
+CPU = Profile(
+    name="cpu",
+    source="round numbers for ranks that are cores of one machine; jaxcc tune --profile measures",
+    ranks_per_node=1 << 20,
+    intra_gbps=5,
+    inter_gbps=1,
+    memory_gbps=5,
+    launch_us=5,
+    tflops=(0.05, 0.02),
+    protocols=(_CPU,),
+    fused=(_CPU_KERNEL,),
+)
+
+MACHINES = {one.name: one for one in (DGX2, H100, H200, CPU)}

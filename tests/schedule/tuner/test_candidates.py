@@ -34,7 +34,7 @@ def test_finds_the_papers_schedules_within_seconds(name: str) -> None:
     workload = WORKLOADS[name]
     schedule = schedule_of(name)
     start = time.perf_counter()
-    found = candidates(schedule, slices=workload.state)
+    found = candidates(schedule, slice=workload.state)
     assert time.perf_counter() - start < 5
     kinds = {verbs(one) for one in found}
     sliced = ("as_slice",) if workload.state else ()
@@ -45,7 +45,7 @@ def test_finds_the_papers_schedules_within_seconds(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_candidate_is_verified_and_different(name: str) -> None:
-    found = candidates(schedule_of(name), slices=WORKLOADS[name].state)
+    found = candidates(schedule_of(name), slice=WORKLOADS[name].state)
     assert len({one.digest for one in found}) == len(found)
     for one in found:
         schedule = one.schedule()
@@ -58,13 +58,13 @@ def test_inputs_become_sliced_only_if_the_caller_allows_it() -> None:
     for one in candidates(schedule):
         assert one.program.in_layouts == schedule.program.in_layouts
         assert one.program.out_layouts == schedule.program.out_layouts
-    found = candidates(schedule, slices=("m",))
+    found = candidates(schedule, slice=("m",))
     assert any(one.program.in_layouts[2]["tp"] == Sliced(0) for one in found)
     assert all(one.program.in_layouts[3]["tp"] == Replicated for one in found)
 
 
 def test_the_whole_state_becomes_sliced_at_once() -> None:
-    for one in candidates(schedule_of("adam"), slices=WORKLOADS["adam"].state):
+    for one in candidates(schedule_of("adam"), slice=WORKLOADS["adam"].state):
         names = [step.arguments["name"] for step in one.steps if step.verb == "as_slice"]
         assert names in ([], ["m", "v", "new_m", "new_v"])
 

@@ -42,7 +42,7 @@ def mesh_of(**sizes: int) -> AbstractMesh:
 @functools.cache
 def adam_programs(log2: int) -> tuple[Program, Program]:
     """Fused with sliced state, and unscheduled."""
-    found = candidates(ADAM.schedule(mesh_of(tp=128), 1 << log2), slices=ADAM.state)
+    found = candidates(ADAM.schedule(mesh_of(tp=128), 1 << log2), slice=ADAM.state)
     (fused,) = (
         one
         for one in found
@@ -87,7 +87,7 @@ def test_ranks_as_was_measured(log2: int) -> None:
 
 @pytest.mark.parametrize("log2", [24, 28, 30])
 def test_the_fused_schedule_with_sliced_state_ranks_first(log2: int) -> None:
-    found = candidates(ADAM.schedule(mesh_of(tp=128), 1 << log2), slices=ADAM.state)
+    found = candidates(ADAM.schedule(mesh_of(tp=128), 1 << log2), slice=ADAM.state)
     best = min(found, key=lambda one: cost(one.program, DGX2).total_us)
     assert [step.verb for step in best.steps][-1] == "fuse"
     assert any(step.verb == "as_slice" for step in best.steps)
