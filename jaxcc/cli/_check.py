@@ -35,10 +35,10 @@ def check(
     Without arguments, their types come from the function's annotations; without sizes, the mesh is
     the function's own.
     """
-    function = _typed(target, _find(target), sizes)
-    args, kwargs = _avals(arrays)
+    function = typed_target(target, find_target(target), sizes)
+    args, kwargs = parse_arrays(arrays)
     if not arrays:
-        kwargs = _stated(target, function)
+        kwargs = stated_arrays(target, function)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -62,7 +62,8 @@ def check(
     return CLEAN
 
 
-def _find(target: str) -> Any:
+def find_target(target: str) -> Any:
+    """What `module:function` names, imported from the current folder, too."""
     name, colon, attribute = target.partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{target!r} is not MODULE:FUNCTION, such as mymodule:step")
@@ -78,7 +79,9 @@ def _find(target: str) -> Any:
     return function
 
 
-def _typed(target: str, function: Any, sizes: Mapping[str, int] | None) -> jaxcc.TypedFunction:
+def typed_target(
+    target: str, function: Any, sizes: Mapping[str, int] | None
+) -> jaxcc.TypedFunction:
     """The function with its layouts, over a mesh of these sizes or over its own."""
     if not isinstance(function, jaxcc.TypedFunction):
         if not callable(function) or not layouts_from_annotations(function)[0]:
@@ -97,7 +100,7 @@ def _typed(target: str, function: Any, sizes: Mapping[str, int] | None) -> jaxcc
     return function
 
 
-def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
+def stated_arrays(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
     """The types that the annotations of all parameters without a default state."""
     types = stated_types(function)
     for name, parameter in inspect.signature(function).parameters.items():
@@ -110,7 +113,7 @@ def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDt
     return types
 
 
-def _avals(
+def parse_arrays(
     arrays: Sequence[str],
 ) -> tuple[list[jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
     """The positional arguments, and those that are written `name=f32[8]`."""
