@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jaxcc.layout import unsafe_assume as unsafe_assume
     from jaxcc.schedule import Schedule as Schedule
     from jaxcc.schedule import UnfusedWarning as UnfusedWarning
+    from jaxcc.schedule.tuner import Tuned as Tuned
 
     name = checkpoint_name
 
@@ -48,6 +49,7 @@ _NAMES = {
         *("check", "on", "register_layout_rule", "unsafe_assume"),
     ),
     "jaxcc.schedule": ("Schedule", "UnfusedWarning"),
+    "jaxcc.schedule.tuner": ("Tuned",),
 }
 _HOME = {attribute: module for module, names in _NAMES.items() for attribute in names}
 __all__ = [*_HOME, "name"]  # pyright: ignore[reportUnsupportedDunderAll]

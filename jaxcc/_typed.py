@@ -23,6 +23,7 @@ from jaxcc.layout import (
     function_name,
 )
 from jaxcc.schedule import Compiled, Schedule, Source
+from jaxcc.schedule.tuner import Profile, Tuned, tune
 
 _NO_ARRAY = ("name it in static_argnames= of jaxcc.typed if only Python reads it",)
 
@@ -128,6 +129,61 @@ class TypedFunction:
         What it compiles to takes the arrays alone: static arguments are a part of it.
         """
         return Schedule(self._source(self._signature.bind(avals, kwargs), stacked=False)[0])
+
+    def autotune(
+        self,
+        *args: Any,
+        budget_s: float = 60.0,
+        slice: Iterable[str] = (),
+        donate: Iterable[str] = (),
+        backend: str = "auto",
+        profile: Profile | None = None,
+        rtol: float | None = None,
+        cache: bool = True,
+        progress: Callable[[str], None] | None = None,
+        **kwargs: Any,
+    ) -> Tuned:
+        """The fastest schedule for arguments like these that is found within `budget_s` seconds.
+
+        Schedules are enumerated, ranked by a cost model, verified, compiled, held against
+        `reference` and timed in turns. The program as it was written is always among them. The
+        winner is kept on disk, for this program, shapes, mesh and machine.
+
+        Args:
+          args, kwargs: global arrays, as for a call; what is in them is used to check results.
+          budget_s: seconds for all of it. What has begun is finished, and every schedule that was
+            compiled is timed once at least.
+          slice: names of inputs and results that may become Sliced, such as an optimizer's state.
+          donate: names of inputs whose buffers a call may take for its results; runs get copies.
+          backend: as for `Schedule.compile`.
+          profile: the machine to rank by; by default one that `jaxcc tune --profile` measured here,
+            or the nearest that jaxcc knows.
+          rtol: the largest difference from the reference that is taken for rounding, relative to
+            the largest magnitude of a result; by default by the program's narrowest dtype.
+          cache: whether to look for an earlier run's winner, and to keep this one's.
+          progress: hears what is being done.
+
+        Raises:
+          LayoutError: the function does not compute the same on one rank and on several.
+          ScheduleError: SCHEDULE_WRONG_RESULT, if already the program as it was written differs
+            from its reference.
+          BackendError: there is no such backend, or the mesh has no devices.
+        """
+        call = self._signature.bind(args, kwargs)
+        source, _ = self._source(call, stacked=True)
+        return tune(
+            Schedule(source),
+            call.args,
+            lambda: _reference.run(source, call.args),
+            budget_s=budget_s,
+            slice=slice,
+            donate=donate,
+            backend=backend,
+            profile=profile,
+            rtol=rtol,
+            cache=cache,
+            progress=progress,
+        )
 
     def _source(self, call: Call, *, stacked: bool) -> tuple[Source, LayoutReport]:
         """The checked function for these arguments; `stacked` ones have the leading dimensions of

@@ -37,11 +37,11 @@ def check(
     the function's own. A function that has neither parameters nor layouts is called instead, and
     returns the report of a check of its own.
     """
-    found = _find(target)
+    found = find_target(target)
     if not arrays and sizes is None and _takes_nothing(found):
         run = functools.partial(_own_report, target, found)
     else:
-        run = _checking(target, _typed(target, found, sizes), arrays)
+        run = _checking(target, typed_target(target, found, sizes), arrays)
     output = Output(as_json)
     try:
         report = run()
@@ -65,9 +65,9 @@ def _checking(
     target: str, function: jaxcc.TypedFunction, arrays: Sequence[str]
 ) -> Callable[[], LayoutReport]:
     """The check of a function for these arguments."""
-    args, kwargs = _avals(arrays)
+    args, kwargs = parse_arrays(arrays)
     if not arrays:
-        kwargs = _stated(target, function)
+        kwargs = stated_arrays(target, function)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -91,7 +91,8 @@ def _own_report(target: str, function: Callable[[], Any]) -> LayoutReport:
     return report
 
 
-def _find(target: str) -> Any:
+def find_target(target: str) -> Any:
+    """What `module:function` names, imported from the current folder, too."""
     name, colon, attribute = target.partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in name.split("."))):
         raise UsageError(f"{target!r} is not MODULE:FUNCTION, such as mymodule:step")
@@ -107,7 +108,9 @@ def _find(target: str) -> Any:
     return function
 
 
-def _typed(target: str, function: Any, sizes: Mapping[str, int] | None) -> jaxcc.TypedFunction:
+def typed_target(
+    target: str, function: Any, sizes: Mapping[str, int] | None
+) -> jaxcc.TypedFunction:
     """The function with its layouts, over a mesh of these sizes or over its own."""
     if not isinstance(function, jaxcc.TypedFunction):
         if not callable(function) or not layouts_from_annotations(function)[0]:
@@ -126,7 +129,7 @@ def _typed(target: str, function: Any, sizes: Mapping[str, int] | None) -> jaxcc
     return function
 
 
-def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
+def stated_arrays(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
     """The types that the annotations of all parameters without a default state."""
     types = stated_types(function)
     for name, parameter in inspect.signature(function).parameters.items():
@@ -139,7 +142,7 @@ def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDt
     return types
 
 
-def _avals(
+def parse_arrays(
     arrays: Sequence[str],
 ) -> tuple[list[jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
     """The positional arguments, and those that are written `name=f32[8]`."""

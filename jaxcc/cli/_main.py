@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxcc._version import __version__
+from jaxcc.cli import _tune_options
 from jaxcc.cli._devices import force_host_devices
 from jaxcc.cli._streams import OutputError, writing
 from jaxcc.cli._usage import CLEAN, FINDINGS, INTERRUPTED, UNREAD, USAGE, UsageError
@@ -23,6 +24,7 @@ examples:
   jaxcc explain LAYOUT_INDIVISIBLE   what an error code means and how to mend it
   jaxcc explain megatron             what Megatron's functions are here
   jaxcc check --help                 how to check a function for a mesh, with a program to try
+  jaxcc tune --help                  how to find a function's fastest schedule on this machine
 
 exit status: 0 clean, 1 findings, 2 usage
 """
@@ -107,6 +109,17 @@ def _check(args: argparse.Namespace) -> int:
     return check(args.target, args.arrays, args.mesh, as_json=args.json)
 
 
+def _tune(args: argparse.Namespace) -> int:
+    wanted = math.prod(args.mesh.values()) if args.mesh else _MIN_RANKS
+    force_host_devices(args.ranks or min(wanted, _MAX_RANKS))
+    from jaxcc.cli._tune import Options, tune
+
+    options = Options(
+        args.budget, args.slice, args.donate, not args.no_cache, args.profile, args.plot
+    )
+    return tune(args.target, args.arrays, args.mesh, options, as_json=args.json)
+
+
 class _CommandParser(argparse.ArgumentParser):
     """Takes a command's options and arguments in any order, and refuses others with its usage.
 
@@ -186,7 +199,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.epilog = _CHECK_EXAMPLE
     check.add_argument("target", metavar="MODULE:FUNCTION", help="where the function is")
-    check.add_argument(
+    _add_program(check, "check for")
+
+    tune = command(
+        "tune",
+        _tune,
+        "find the fastest schedule of a function on this machine's devices",
+        "jaxcc tune step:step --mesh dp=2",
+    )
+    tune.epilog = _tune_options.EXAMPLE
+    tune.add_argument("target", nargs="?", metavar="MODULE:FUNCTION", help="where the function is")
+    _add_program(tune, "run on")
+    _tune_options.add_options(tune)
+    return parser
+
+
+def _add_program(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Arguments and mesh of a function."""
+    parser.add_argument(
         "arrays",
         nargs="*",
         default=[],
@@ -194,19 +224,18 @@ def _parser() -> argparse.ArgumentParser:
         help="an argument's dtype[whole,shape], or name=dtype[...]; without any, the annotations' "
         "own sizes",
     )
-    check.add_argument(
+    parser.add_argument(
         "--mesh",
         type=_mesh,
         metavar="AXIS=N[,AXIS=N...]",
-        help="the mesh to check for, in the place of the function's own",
+        help=f"the mesh to {purpose}, in the place of the function's own",
     )
-    check.add_argument(
+    parser.add_argument(
         "--ranks",
         type=_ranks,
         metavar="N",
         help=f"CPU devices for a module that makes a mesh, {_RANKS} (default: as in --mesh)",
     )
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

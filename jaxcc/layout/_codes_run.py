@@ -64,6 +64,11 @@ _SCHEDULE = {
         "steps refer to. The program has changed since: the message says where. Make the schedule "
         "anew and save that. Numbers, captured arrays and the group's size may change.",
     ),
+    "NO_MATPLOTLIB": (
+        "a plot of tuning results needs matplotlib",
+        "It is installed with the extra: pip install 'jaxcc[plot]'. Tuned.table has the same "
+        "numbers as text.",
+    ),
     "READ_WHOLE": (
         "more than its slice is read of a value",
         "as_slice makes an input or a result Sliced only if nothing needs the rest of it.",
@@ -93,6 +98,12 @@ _SCHEDULE = {
     "VERB": (
         "a step names a verb that does not exist",
         "The message lists the verbs of this jaxcc; a newer one may have more.",
+    ),
+    "WRONG_RESULT": (
+        "a program that is tuned does not compute what its reference does",
+        "Every schedule is run and held against the reference before it is timed; one that differs "
+        "is thrown out. If it is the program as it was written, its rounding may be larger than "
+        "usual: pass rtol=. Otherwise look for an unsafe_assume that does not hold.",
     ),
     "WRONG_OPERATION": (
         "a verb does not act on this kind of operation",
@@ -277,6 +288,11 @@ _TABLE = {
     "BACKEND": ("a tuning table names a backend that does not exist", "Write the table again."),
     "FORMAT": ("a file is not a tuning table", "jaxcc.comm.Table documents the format."),
     "MISSING": ("a tuning table cannot be read", "The system's message is shown."),
+    "PROFILE": (
+        "a file is not a machine profile",
+        "The message says what is wrong in it. jaxcc tune --profile measures this machine and "
+        "writes one; jaxcc.schedule.tuner.Profile documents the numbers.",
+    ),
 }
 
 RUN_CODES: Mapping[str, Entry] = {

@@ -1,0 +1,72 @@
+"""Whether a schedule's result is that of the reference, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcc.program import Program
+
+# Of the largest magnitude of a result, by the bits of the narrowest floating type in the program.
+_TOLERANCES = {64: 1e-9, 32: 1e-4, 16: 5e-2}
+
+
+def tolerance(program: Program) -> float:
+    """What is taken for rounding, relative to the largest magnitude of a result."""
+    dtypes = [t.dtype for t in program.types().values() if jnp.issubdtype(t.dtype, jnp.inexact)]
+    bits = min((jnp.finfo(dtype).bits for dtype in dtypes), default=64)
+    return _TOLERANCES.get(bits, 0.5)
+
+
+def compare(got: Sequence[Any], expected: Sequence[np.ndarray], rtol: float) -> tuple[float, bool]:
+    """The largest difference of any rank's copy, and whether all are within the tolerance."""
+    worst, right = 0.0, True
+    for mine, theirs in zip(got, expected, strict=True):
+        if mine.shape != theirs.shape:
+            return float("inf"), False
+        for part, index in _parts(on_host(mine) if _is_key(mine) else mine):
+            difference, ok = _difference(part, theirs[index], rtol)
+            worst, right = max(worst, difference), right and ok
+    return worst, right
+
+
+def on_host(x: Any) -> np.ndarray:
+    """The whole array, or the bits of a random key, in NumPy."""
+    return np.asarray(jax.random.key_data(x) if _is_key(x) else x)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _parts(x: Any) -> Iterable[tuple[np.ndarray, Any]]:
+    """What each rank holds, and where it belongs."""
+    if not isinstance(x, jax.Array):
+        return [(np.asarray(x), ...)]
+    return [(np.asarray(shard.data), shard.index) for shard in x.addressable_shards]
+
+
+def _difference(got: np.ndarray, expected: np.ndarray, rtol: float) -> tuple[float, bool]:
+    if not jnp.issubdtype(expected.dtype, jnp.inexact):
+        same = bool(np.array_equal(got, expected))
+        return (0.0 if same else float("inf")), same
+    wide = np.complex128 if jnp.issubdtype(expected.dtype, jnp.complexfloating) else np.float64
+    got, expected = np.asarray(got, wide), np.asarray(expected, wide)
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
+        return float("inf"), False
+    got, expected = got[finite], expected[finite]
+    worst = float(np.abs(got - expected).max(initial=0))
+    # NaN compares as neither.
+    return (
+        (worst, bool(worst <= rtol * np.abs(expected).max(initial=0)))
+        if worst == worst
+        else (
+            float("inf"),
+            False,
+        )
+    )

@@ -1,0 +1,169 @@
+"""The steps that can be taken from a program: what each verb would accept, and what that gives.
+
+A move is offered only if its verb's rewrite carries it out; whether the result is still right is
+checked later, for the programs that are worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jaxcc.layout import ScheduleError
+from jaxcc.program import CycleError, Op, Program
+from jaxcc.schedule._step import REWRITES, Step
+from jaxcc.schedule.verbs._pointwise import POINTWISE
+
+# Points past the pointwise ones that a reorder is tried at.
+_TRIES = 16
+
+
+class Move(NamedTuple):
+    """One step or more, and the program that they lead to."""
+
+    steps: tuple[Step, ...]
+    program: Program
+
+
+def moves(program: Program, slices: Sequence[str]) -> Iterator[Move]:
+    """All moves: splits, reorders to every furthest point, `as_slice` of all of `slices` that can
+    be, and fusions of all that can be fused with a reduce-scatter.
+    """
+    yield from _splits(program)
+    yield from _reorders(program)
+    yield from _as_slices(program, slices)
+    yield from _fusions(program)
+
+
+def take(program: Program, step: Step) -> Program | None:
+    """The program after the step; None if the verb refuses it."""
+    try:
+        return REWRITES[step.verb](program, **step.arguments)
+    except (ScheduleError, CycleError):
+        return None
+
+
+def _move(program: Program, step: Step) -> Iterator[Move]:
+    after = take(program, step)
+    if after is not None:
+        yield Move((step,), after)
+
+
+def _splits(program: Program) -> Iterator[Move]:
+    for op in program.ops:
+        if op.kind != "all_reduce" or len(op.params["axes"]) != 1:
+            continue
+        ranks = program.sizes[op.params["axes"][0]]
+        for dim, size in enumerate(op.types[0].shape):
+            if size and size % ranks == 0:
+                yield from _move(program, Step("split", {"name": op.name, "dim": dim}))
+
+
+def _reorders(program: Program) -> Iterator[Move]:
+    for gather in program.ops:
+        if gather.kind != "all_gather" or not gather.params:
+            continue
+        for after in _furthest(program, gather):
+            step = Step("reorder", {"gather": gather.name, "after": after})
+            yield from _move(program, step)
+
+
+def _furthest(program: Program, gather: Op) -> Iterator[str]:
+    """The pointwise operations that no further one follows, then what else a reorder goes past."""
+    reached = program.reached_from(gather.outputs)
+    whole = gather.types[0].shape
+    near, values = list[Op](), set(gather.outputs)
+    dependent = {out for op in program.ops if op.name in reached for out in op.outputs}
+    for op in program.ops:
+        given = dependent.intersection(op.value_inputs()) | values.intersection(op.inputs)
+        if given and given <= values and op.kind in POINTWISE and op.types[0].shape == whole:
+            near.append(op)
+            values.update(op.outputs)
+    read = {x for op in near for x in op.value_inputs()}
+    ends = [op.name for op in near if not read.intersection(op.outputs)]
+    yield from ends
+    known = {op.name for op in near}
+    passed: set[str] = set()
+    far = [op for op in program.ops if op.name in reached - known]
+    for op in reversed(far[-_TRIES:]):
+        step = Step("reorder", {"gather": gather.name, "after": op.name})
+        if op.name not in passed and take(program, step) is not None:
+            passed |= program.reaching(op.outputs)
+            yield op.name
+
+
+def _as_slices(program: Program, slices: Sequence[str]) -> Iterator[Move]:
+    """One move for all names: state that enters sliced should leave sliced."""
+    steps, after = list[Step](), program
+    for name in slices:
+        step = Step("as_slice", {"name": name})
+        done = take(after, step)
+        if done is not None:
+            steps.append(step)
+            after = done
+    if steps:
+        yield Move(tuple(steps), after)
+
+
+def _fusions(program: Program) -> Iterator[Move]:
+    for scatter in program.ops:
+        if scatter.kind != "reduce_scatter" or not scatter.params:
+            continue
+        # The wider one holds reductions, where the verb takes them.
+        groups = dict.fromkeys((_group(program, scatter, POINTWISE), _group(program, scatter)))
+        for names in groups:
+            if len(names) > 1:
+                step = Step("fuse", {"names": names, "name": program.fresh("fused")})
+                yield from _move(program, step)
+
+
+def _group(program: Program, scatter: Op, kinds: frozenset[str] | None = None) -> tuple[str, ...]:
+    """The reduce-scatter, work on its slices, gathers of that, and other reduce-scatters that the
+    work reads.
+    """
+    like = {key: scatter.params[key] for key in ("axes", "dim")}
+    scatters = {scatter.name}
+    while True:
+        inside = _downstream(program, scatters, like, scatter, kinds)
+        read = {x for op in program.ops if op.name in inside for x in op.value_inputs()}
+        more = {
+            op.name
+            for op in program.ops
+            if op.kind == "reduce_scatter" and op.params.items() >= like.items()
+            if read.intersection(op.outputs)
+        }
+        if more <= scatters:
+            return tuple(op.name for op in program.ops if op.name in inside)
+        scatters |= more
+
+
+def _downstream(
+    program: Program,
+    scatters: set[str],
+    like: dict[str, object],
+    scatter: Op,
+    kinds: frozenset[str] | None,
+) -> set[str]:
+    inside, values = set(scatters), set[str]()
+    for op in program.ops:
+        if op.name in scatters:
+            values.update(op.outputs)
+        elif values.intersection(op.inputs):
+            if op.kind == "all_gather" and dict(op.params) == like:
+                inside.add(op.name)
+            elif not op.body and (
+                op.kind in kinds and op.types[0].shape == scatter.types[0].shape
+                if kinds is not None
+                else op.kind not in ("reduce_scatter", "all_gather", "dot_general")
+            ):
+                inside.add(op.name)
+                values.update(op.outputs)
+    # What follows an operation outside cannot be inside with what precedes it.
+    by_name = {op.name: op for op in program.ops}
+    while True:
+        outs = [out for name in inside for out in by_name[name].outputs]
+        outside = program.reached_from(outs) - inside
+        back = program.reached_from(out for name in outside for out in by_name[name].outputs)
+        if not inside & back:
+            return inside
+        inside -= back
