@@ -15,10 +15,14 @@ from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
 from jaxcc.layout import CodegenError
 
-_HOST = """\
+_INCLUDES = """\
+#include "protocol/gamma.h"
 #include "protocol/gather.h"
-#include "protocol/math.h"
+#include "protocol/inverse.h"
+"""
 
+_HOST = """\
+{includes}
 namespace {{
 
 {epilogue}
@@ -31,9 +35,7 @@ void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::O
 """
 
 _CUDA = """\
-#include "protocol/gather.h"
-#include "protocol/math.h"
-
+{includes}
 namespace {{
 
 {epilogue}
@@ -71,12 +73,12 @@ class Kernel:
     @property
     def text(self) -> str:
         """The whole host source: includes, the epilogue, the exported names."""
-        return _HOST.format(epilogue=self.epilogue)
+        return _HOST.format(includes=_INCLUDES, epilogue=self.epilogue)
 
     @property
     def cuda_text(self) -> str:
         """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`."""
-        return _CUDA.format(epilogue=self.epilogue)
+        return _CUDA.format(includes=_INCLUDES, epilogue=self.epilogue)
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ from jaxcc import _compat
 from jaxcc.layout import CodegenError
 
 # They hand on their operands as they are.
-_IDENTITIES = frozenset(
+IDENTITIES = frozenset(
     {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
 )
 
@@ -79,7 +79,7 @@ def _walk(
         name = _compat.op_name(eqn)
         line = _compat.source_line(eqn) or caller
         args = tuple(_read(env, v) for v in eqn.invars)
-        if name in _IDENTITIES:
+        if name in IDENTITIES:
             results: Sequence[Value] = args
         elif name in _compat.CALLS:
             results = _call(eqn, line, args, nodes)

@@ -34,6 +34,8 @@ def operand_maps(node: Node, index: IndexMap) -> list[IndexMap]:
     """Where a node, needed at `index`, reads its arguments; an error if it is not pointwise."""
     name = _compat.op_name(node.eqn)
     if name in RULES:
+        if any(arg.shape and len(arg.shape) != len(node.shape) for arg in node.args):
+            raise unknown(node, "it makes several elements of one, or one of several")
         return [_pointwise(arg.shape, node.shape, index) for arg in node.args]
     move = MOVES.get(name)
     source = move(node, index) if move else None
