@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcc.codegen._elements import element_of
 from jaxcc.codegen._graph import Graph, graph_of
-from jaxcc.codegen._index import needs_of
+from jaxcc.codegen._index import buffer_maps, needs_of
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
@@ -19,6 +19,7 @@ _INCLUDES = """\
 #include "protocol/gamma.h"
 #include "protocol/gather.h"
 #include "protocol/inverse.h"
+#include "protocol/random.h"
 """
 
 _HOST = """\
@@ -117,7 +118,7 @@ def generate(
     graph = graph_of(jaxpr, consts)
     rank = _result_rank(graph, shape)
     needs = needs_of(graph, rank)
-    space = space_of(shape, rank, (index for value in graph.inputs for index in needs[value]))
+    space = space_of(shape, rank, buffer_maps(graph, needs))
     writer = Writer(graph, needs, space, inputs, ranks, op)
     return Kernel(
         epilogue=writer.epilogue(graph.outputs, outputs, rank),

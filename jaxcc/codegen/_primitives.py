@@ -15,12 +15,15 @@ from jaxcc.codegen._elements import Element
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a primitive: arguments as expressions, their elements, the result's element."""
+    """One use of a primitive: arguments as expressions, their elements, the element and number of
+    the result.
+    """
 
     args: tuple[str, ...]
     elements: tuple[Element, ...]
     out: Element
     params: Mapping[str, Any]
+    output: int = 0
 
 
 # None: the primitive has no such form (it is then reported as unknown for that dtype).
@@ -216,6 +219,11 @@ def _shift_right(kind: str) -> Rule:
 
 RULES["shift_right_logical"] = _shift_right("uint")
 RULES["shift_right_arithmetic"] = _shift_right("int")
+
+
+@rule("threefry2x32")
+def _threefry2x32(call: Call) -> str:
+    return f"jaxcc::threefry2x32({', '.join(call.args)}).{('first', 'second')[call.output]}"
 
 
 def _bitwise(symbol: str, logical: str) -> Rule:

@@ -16,7 +16,7 @@ _SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 def type_text(t: jax.ShapeDtypeStruct) -> str:
     """`f32[8,16]`, as jaxprs print it."""
-    name = np.dtype(t.dtype).name
+    name = str(t.dtype)
     stem = name.rstrip("0123456789")
     return f"{_SHORT.get(stem, stem)}{name[len(stem) :]}[{','.join(map(str, t.shape))}]"
 

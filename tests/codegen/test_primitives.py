@@ -209,4 +209,5 @@ def test_as_xla(outcome: Any) -> None:
 
 
 def test_all_that_may_run_on_slices_may_run_in_kernels() -> None:
-    assert set(RULES) == POINTWISE - IDENTITIES
+    several_results = {"threefry2x32"}
+    assert set(RULES) - several_results == POINTWISE - IDENTITIES

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import EllipsisType
 
+from jaxcc import _compat
 from jaxcc.layout import ScheduleError
 from jaxcc.program import COLLECTIVES, MOVES, Op, Operand, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
-# What a kernel does as it reads an operand.
-_FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
+# What a kernel does as it reads an operand, or instead of reading one.
+_FEEDERS = frozenset({"own_slice", "broadcast_in_dim", "iota"})
 
 
 def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
@@ -109,7 +110,14 @@ def _feeds(program: Program, op: Op, chosen: set[str]) -> bool:
     pointwise = op.kind in POINTWISE and op.types[0].shape != ()
     if pointwise and any(user.kind in MOVES for user in readers):
         return False
-    return (pointwise or op.kind in _FEEDERS) and all(user.name in chosen for user in readers)
+    return (pointwise or _is_feeder(op)) and all(user.name in chosen for user in readers)
+
+
+def _is_feeder(op: Op) -> bool:
+    if op.kind == "random_bits":
+        key = op.eqn.invars[0].aval
+        return key.shape == () != op.types[0].shape and _compat.counts_bits(key.dtype)
+    return op.kind in _FEEDERS
 
 
 def _collectives(body: Sequence[Op]) -> list[Op]:
@@ -138,7 +146,7 @@ def _check(program: Program, body: Sequence[Op]) -> None:
                 fixes=(f"split('{op.name}') first",),
             )
     for op in body:
-        if op.kind not in POINTWISE | COLLECTIVES | _FEEDERS:
+        if op.kind not in POINTWISE | COLLECTIVES and not _is_feeder(op):
             raise ScheduleError(
                 "SCHEDULE_NOT_POINTWISE",
                 f"fuse: '{op.name}' ({op.kind}) does not treat every element by itself",
