@@ -21,6 +21,12 @@ from jax._src import core as _jax_core
 from jax._src import mesh as _jax_mesh
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
+from jax.extend.random import threefry2x32_p as _threefry2x32_p
+
+try:
+    from jax._src.random import prng as _prng
+except ImportError:
+    from jax._src import prng as _prng  # pyright: ignore[reportAttributeAccessIssue]
 
 JAX_VERSION: tuple[int, ...] = tuple(int(p) for p in jax.__version__.split(".")[:3])
 
@@ -109,6 +115,31 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
     """How many operands of a `scan` are constants, carried, and walked through."""
     constants, carried, walked = eqn.params["ft_in"].unpack()
     return len(constants), len(carried), len(walked)
+
+
+def counts_bits(key_type: Any) -> bool:
+    """Whether each random number made with a key of this dtype depends on the key and the number's
+    place in the array alone.
+    """
+    return str(key_type) == "key<fry>" and bool(jax.config.jax_threefry_partitionable)
+
+
+def counters(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The flat index of each element of an array, as its upper and lower 32 bits."""
+    upper, lower = _prng.iota_2x32_shape(shape)
+    return upper, lower
+
+
+def counted_bits(words: tuple[Any, Any], counters: tuple[Any, Any], bit_width: int) -> Any:
+    """The bits that `jax.random.bits` makes at the places `counters` with the key of these words,
+    which `counts_bits`.
+    """
+    first, second = _threefry2x32_p.bind(
+        *(lax.broadcast(word, counters[0].shape) for word in words), *counters
+    )
+    if bit_width != 64:
+        return (first ^ second).astype(f"uint{bit_width}")
+    return first.astype("uint64") << np.uint64(32) | second.astype("uint64")
 
 
 def axis_names(eqn: Any) -> tuple[str, ...]:

@@ -50,6 +50,16 @@ JAXCC_FN double double_of(uint64_t bits) {
 #endif
 }
 
+JAXCC_FN uint64_t bits_of(double x) {
+#ifdef __CUDACC__
+  return (uint64_t)__double_as_longlong(x);
+#else
+  uint64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+#endif
+}
+
 // bfloat16: the upper half of a float.
 JAXCC_FN float from_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
 
@@ -145,6 +155,41 @@ JAXCC_FN T shift_right(T a, T by) {
   const Filled filled = (Filled)a;
   const Filled nothing = (Filled)(filled < Filled(0) ? -1 : 0);
   return (T)((uint64_t)by < bits ? (Filled)(filled >> ((uint64_t)by & (bits - 1))) : nothing);
+}
+
+// Ones, and leading zeros, of an integer that has the bits of the unsigned type Bits.
+template <class T, class Bits>
+JAXCC_FN T population_count(T a) {
+#ifdef __CUDACC__
+  return (T)__popcll((Bits)a);
+#else
+  return (T)__builtin_popcountll((Bits)a);
+#endif
+}
+
+template <class T, class Bits>
+JAXCC_FN T leading_zeros(T a) {
+  const uint64_t bits = (Bits)a;
+  const int above = 64 - 8 * (int)sizeof(T);
+#ifdef __CUDACC__
+  return (T)(__clzll((long long)bits) - above);
+#else
+  return (T)((bits ? __builtin_clzll(bits) : 64) - above);
+#endif
+}
+
+// The bits of the number next to the one with bits `from`, on the way to `to`.
+template <class Bits>
+JAXCC_FN Bits next_bits(Bits from, Bits to, Bits infinity) {
+  const Bits sign = (Bits)(Bits(1) << (8 * sizeof(Bits) - 1)), magnitude = (Bits)(sign - 1);
+  const Bits a = from & magnitude, b = to & magnitude;
+  const Bits nan = a > infinity ? from : to;
+  const Bits least = (Bits)((to & sign) | 1);
+  // Toward zero if `to` is nearer to it, or on its other side.
+  const bool inward = a > b || ((from ^ to) & sign) != 0;
+  const Bits next = (Bits)(inward ? from - 1 : from + 1);
+  const bool same = from == to || (a == 0 && b == 0);
+  return a > infinity || b > infinity ? nan : same ? to : a == 0 ? least : next;
 }
 
 // x^n by squaring, times `product`.

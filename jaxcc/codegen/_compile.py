@@ -27,6 +27,7 @@ _FLAGS = (
 )
 _CANDIDATES = ("g++", "c++", "clang++")
 _LIMIT_S = 60
+_HEADERS = ("abi", "element", "gamma", "gather", "inverse", "math", "random", "stream")
 _FIXES = ("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler")
 
 
@@ -156,9 +157,8 @@ def _digest(*parts: str) -> str:
 @functools.cache
 def _headers() -> str:
     """What the kernels include."""
-    names = ("abi.h", "element.h", "gather.h", "math.h", "stream.h")
     folder = include_folders()[0] / "protocol"
-    return "".join((folder / name).read_text() for name in names)
+    return "".join((folder / f"{name}.h").read_text() for name in _HEADERS)
 
 
 @functools.cache

@@ -35,6 +35,25 @@ class Element:
         return "uint64_t" if self.dtype.endswith("64") else "uint32_t"
 
     @property
+    def bits(self) -> int:
+        """How wide a stored element is."""
+        return 8 * jnp.dtype(self.dtype).itemsize
+
+    @property
+    def to_bits(self) -> str:
+        """The format of a value's bits, an unsigned integer."""
+        if self.is_half:
+            return self.store
+        return "jaxcc::bits_of({})" if self.is_float else f"(uint{self.bits}_t)({{}})"
+
+    @property
+    def of_bits(self) -> str:
+        """The format of the value that has these bits."""
+        if self.is_half:
+            return self.load
+        return f"jaxcc::{self.compute}_of({{}})" if self.is_float else f"({self.compute})({{}})"
+
+    @property
     def is_half(self) -> bool:
         """Stored in two bytes and computed as float, rounded after each operation."""
         return self.is_float and self.storage != self.compute

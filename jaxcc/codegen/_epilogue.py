@@ -9,16 +9,21 @@ from typing import Any
 
 from jaxcc.codegen._elements import element_of
 from jaxcc.codegen._graph import Graph, graph_of
-from jaxcc.codegen._index import needs_of
+from jaxcc.codegen._index import buffer_maps, needs_of
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
 from jaxcc.layout import CodegenError
 
-_HOST = """\
+_INCLUDES = """\
+#include "protocol/gamma.h"
 #include "protocol/gather.h"
-#include "protocol/math.h"
+#include "protocol/inverse.h"
+#include "protocol/random.h"
+"""
 
+_HOST = """\
+{includes}
 namespace {{
 
 {epilogue}
@@ -31,9 +36,7 @@ void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::O
 """
 
 _CUDA = """\
-#include "protocol/gather.h"
-#include "protocol/math.h"
-
+{includes}
 namespace {{
 
 {epilogue}
@@ -71,12 +74,12 @@ class Kernel:
     @property
     def text(self) -> str:
         """The whole host source: includes, the epilogue, the exported names."""
-        return _HOST.format(epilogue=self.epilogue)
+        return _HOST.format(includes=_INCLUDES, epilogue=self.epilogue)
 
     @property
     def cuda_text(self) -> str:
         """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`."""
-        return _CUDA.format(epilogue=self.epilogue)
+        return _CUDA.format(includes=_INCLUDES, epilogue=self.epilogue)
 
     @property
     def key(self) -> str:
@@ -115,7 +118,7 @@ def generate(
     graph = graph_of(jaxpr, consts)
     rank = _result_rank(graph, shape)
     needs = needs_of(graph, rank)
-    space = space_of(shape, rank, (index for value in graph.inputs for index in needs[value]))
+    space = space_of(shape, rank, buffer_maps(graph, needs))
     writer = Writer(graph, needs, space, inputs, ranks, op)
     return Kernel(
         epilogue=writer.epilogue(graph.outputs, outputs, rank),

@@ -12,7 +12,7 @@ from jaxcc import _compat
 from jaxcc.layout import CodegenError
 
 # They hand on their operands as they are.
-_IDENTITIES = frozenset(
+IDENTITIES = frozenset(
     {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
 )
 
@@ -37,13 +37,14 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """The result of one equation; `line` is the user's, its own or that of the call around it."""
+    """Result `output` of an equation; `line` is the user's, its own or that of a call around it."""
 
     eqn: Any
     line: _compat.SourceLine | None
     args: tuple[Value, ...]
     shape: tuple[int, ...]
     dtype: Any
+    output: int = 0
 
 
 Value = Input | Constant | Node
@@ -79,12 +80,15 @@ def _walk(
         name = _compat.op_name(eqn)
         line = _compat.source_line(eqn) or caller
         args = tuple(_read(env, v) for v in eqn.invars)
-        if name in _IDENTITIES:
+        if name in IDENTITIES:
             results: Sequence[Value] = args
         elif name in _compat.CALLS:
             results = _call(eqn, line, args, nodes)
         else:
-            results = [Node(eqn, line, args, v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+            results = [
+                Node(eqn, line, args, v.aval.shape, v.aval.dtype, n)
+                for n, v in enumerate(eqn.outvars)
+            ]
             nodes += results
         env |= dict(zip(eqn.outvars, results, strict=True))
 

@@ -6,7 +6,7 @@ walks it, or None where it is read at index 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jaxcc import _compat
 from jaxcc.codegen._graph import Graph, Node, Value
@@ -30,11 +30,24 @@ def needs_of(graph: Graph, rank: int) -> Needs:
     return needs
 
 
+def buffer_maps(graph: Graph, needs: Needs) -> Iterator[IndexMap]:
+    """Where the kernel's buffers are read, and those that its counters stand for."""
+    for value in graph.inputs:
+        yield from needs[value]
+    for node in graph.nodes:
+        if count := COUNTERS.get(_compat.op_name(node.eqn)):
+            yield from (count(node, index) for index in needs[node])
+
+
 def operand_maps(node: Node, index: IndexMap) -> list[IndexMap]:
     """Where a node, needed at `index`, reads its arguments; an error if it is not pointwise."""
     name = _compat.op_name(node.eqn)
     if name in RULES:
+        if any(arg.shape and len(arg.shape) != len(node.shape) for arg in node.args):
+            raise unknown(node, "it makes several elements of one, or one of several")
         return [_pointwise(arg.shape, node.shape, index) for arg in node.args]
+    if name in COUNTERS:
+        return []
     move = MOVES.get(name)
     source = move(node, index) if move else None
     if source is None:
@@ -96,4 +109,12 @@ MOVES: dict[str, Callable[[Node, IndexMap], IndexMap | None]] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "reshape": _reshape,
     "squeeze": _squeeze,
+}
+
+
+# Primitives whose values say where they stand: the index map of the array that would hold its own
+# flat indices.
+COUNTERS: dict[str, Callable[[Node, IndexMap], IndexMap]] = {
+    "iota": lambda node, index: (index[node.eqn.params["dimension"]],),
+    "iota_2x32_shape": lambda node, index: index,
 }

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxcc.codegen._elements import Element
@@ -13,12 +15,15 @@ from jaxcc.codegen._elements import Element
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a primitive: arguments as expressions, their elements, the result's element."""
+    """One use of a primitive: arguments as expressions, their elements, the element and number of
+    the result.
+    """
 
     args: tuple[str, ...]
     elements: tuple[Element, ...]
     out: Element
     params: Mapping[str, Any]
+    output: int = 0
 
 
 # None: the primitive has no such form (it is then reported as unknown for that dtype).
@@ -118,7 +123,7 @@ def _pow(call: Call) -> str | None:
 
 
 def _function(name: str) -> Rule:
-    """A function of `ffi/protocol/math.h`, for floats."""
+    """A function of `ffi/protocol/` (math.h, inverse.h, gamma.h), for floats."""
 
     def expression(call: Call) -> str | None:
         if not call.elements[0].is_float:
@@ -130,9 +135,28 @@ def _function(name: str) -> Rule:
 
 for _name in (
     *("sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"),
-    *("erf", "erfc", "sin", "cos", "floor", "ceil", "is_finite"),
+    *("erf", "erfc", "erf_inv", "lgamma", "digamma", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "is_finite"),
 ):
     RULES[_name] = _function(_name)
+
+
+@rule("nextafter")
+def _nextafter(call: Call) -> str | None:
+    out = call.out
+    if not out.is_float:
+        return None
+    infinity = int(np.asarray(np.inf, jnp.dtype(out.dtype)).view(f"uint{out.bits}"))
+    given = ", ".join(out.to_bits.format(arg) for arg in call.args)
+    return out.of_bits.format(f"jaxcc::next_bits<uint{out.bits}_t>({given}, {infinity:#x})")
+
+
+@rule("bitcast_convert_type")
+def _bitcast_convert_type(call: Call) -> str | None:
+    (a,), (source,), out = call.args, call.elements, call.out
+    if "bool" in (source.kind, out.kind) or source.bits != out.bits:
+        return None
+    return out.of_bits.format(source.to_bits.format(a))
 
 
 @rule("round")
@@ -167,12 +191,27 @@ RULES["clamp"] = _template("clamp")
 RULES["shift_left"] = _template("shift_left")
 
 
+def _counted(name: str) -> Rule:
+    """A function of an integer's bits."""
+
+    def expression(call: Call) -> str | None:
+        if call.out.kind not in ("int", "uint"):
+            return None
+        bits = f"uint{call.out.bits}_t"
+        return f"jaxcc::{name}<{call.out.compute}, {bits}>({call.args[0]})"
+
+    return expression
+
+
+RULES["population_count"] = _counted("population_count")
+RULES["clz"] = _counted("leading_zeros")
+
+
 def _shift_right(kind: str) -> Rule:
     """Fills with zeros (`uint`) or with the sign (`int`)."""
 
     def expression(call: Call) -> str | None:
-        width = call.out.dtype.removeprefix("u").removeprefix("int")
-        shifted = f"{kind}{width}_t"
+        shifted = f"{kind}{call.out.bits}_t"
         return f"jaxcc::shift_right<{call.out.compute}, {shifted}>({', '.join(call.args)})"
 
     return expression
@@ -180,6 +219,11 @@ def _shift_right(kind: str) -> Rule:
 
 RULES["shift_right_logical"] = _shift_right("uint")
 RULES["shift_right_arithmetic"] = _shift_right("int")
+
+
+@rule("threefry2x32")
+def _threefry2x32(call: Call) -> str:
+    return f"jaxcc::threefry2x32({', '.join(call.args)}).{('first', 'second')[call.output]}"
 
 
 def _bitwise(symbol: str, logical: str) -> Rule:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from jaxcc import _compat
 from jaxcc.codegen._elements import Element, constant, element_of
 from jaxcc.codegen._graph import Constant, Graph, Input, Node, Value
-from jaxcc.codegen._index import IndexMap, Needs, operand_maps, unknown
+from jaxcc.codegen._index import COUNTERS, IndexMap, Needs, operand_maps, unknown
 from jaxcc.codegen._primitives import RULES, Call
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import ELEMENT, ROW, TILE, Space
@@ -159,18 +162,45 @@ class Writer:
         ]
         return " + ".join(terms)
 
+    def _count(self, node: Node, index: IndexMap, name: str) -> None:
+        """Defines a value that says where it stands."""
+        if self._space.shape is None:
+            raise unknown(node, "it counts along a shape, and the kernel serves tensors of any")
+        op = _compat.op_name(node.eqn)
+        counted = COUNTERS[op](node, index)
+        level = self._space.level(counted)
+        at = "0" if level == TILE else self._offset(counted, in_block=False)
+        if level == ELEMENT:
+            at = f"{at} + i"
+        wide = math.prod(self._space.shape) > 2**31
+        element = element_of(node.dtype, node.line)
+        if op == "iota":
+            # Vector instructions convert integers of 32 bits.
+            text = f"({element.compute}){'' if wide else '(int32_t)'}({at})"
+        elif node.output == 0:
+            text = f"(uint32_t)((uint64_t)({at}) >> 32)" if wide else "0"
+        else:
+            text = f"(uint32_t)({at})"
+        self._define(node, index, name, element.round.format(text))
+
     def _compute(self, node: Node, index: IndexMap, name: str) -> None:
         args = [
             self._argument(arg, arg_index)
             for arg, arg_index in zip(node.args, operand_maps(node, index), strict=True)
         ]
-        rule = RULES.get(_compat.op_name(node.eqn))
+        op = _compat.op_name(node.eqn)
+        if op in COUNTERS:
+            self._count(node, index, name)
+            return
+        rule = RULES.get(op)
         if rule is None:  # it only moves
             (self._names[node, index],) = args
             return
         element = element_of(node.dtype, node.line)
+        if op == "div" and (inverse := _inverse(node.args[1], element)):
+            rule, args[1] = RULES["mul"], inverse
         elements = tuple(element_of(arg.dtype) for arg in node.args)
-        text = rule(Call(tuple(args), elements, element, node.eqn.params))
+        text = rule(Call(tuple(args), elements, element, node.eqn.params, node.output))
         if text is None:
             raise unknown(node, f"it has no form with these parameters for {element.dtype}")
         self._define(node, index, name, element.round.format(text))
@@ -194,6 +224,19 @@ class Writer:
         row.append(f"const auto {name} = {name}_all.run(block, at);")
         loop.append(f"{name}.put(i, {text});")
         self._finish.append(f"{name}_all.finish(block, end);")
+
+
+def _inverse(divisor: Value, element: Element) -> str | None:
+    """The reciprocal of a divisor that is a known number. XLA multiplies by it: a kernel that did
+    not would differ from the unfused program in the last bit.
+    """
+    if not isinstance(divisor, Constant) or element.kind != "float" or element.is_half:
+        return None
+    kind = np.dtype(element.dtype).type
+    with np.errstate(all="ignore"):
+        inverse = kind(1) / kind(divisor.value)
+    normal = np.isfinite(inverse) and abs(inverse) >= np.finfo(kind).tiny
+    return constant(inverse, element) if normal else None
 
 
 def _slots(roles: Sequence[Role]) -> list[str]:

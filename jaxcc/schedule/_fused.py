@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxcc import _compat, codegen, runtime
 from jaxcc.codegen import OutRole, Role
 from jaxcc.layout import LayoutMap, ScheduleError
-from jaxcc.program import Constant, Op, Operand, Program
+from jaxcc.program import Constant, Op, Program
 from jaxcc.schedule._kernel import KernelInput, KernelPlan, plan
 
 
@@ -93,7 +93,7 @@ class FusedCall:
         self, values: Mapping[str, Any], shapes: Sequence[Sequence[int]], outer: int, extent: int
     ) -> runtime.Tensor:
         inputs = [one for one in self.plan.inputs if one.role != Role.SCALAR]
-        operands = [_read(one.value, values) for one in inputs]
+        operands = [_read(one, values) for one in inputs]
         for one, x in zip(inputs, operands, strict=True):
             self._check_operand(one, x, outer, extent)
         results = [
@@ -132,7 +132,7 @@ class FusedCall:
         self, values: Mapping[str, Any], tensors: list[runtime.Tensor], order: Any
     ) -> tuple[Any, list[list[Any]]]:
         inputs = [one for one in self.plan.inputs if one.role == Role.SCALAR]
-        scalars = [_read(one.value, values) for one in inputs]
+        scalars = [_read(one, values) for one in inputs]
         for one, x in zip(inputs, scalars, strict=True):
             self._check_operand(one, x, 1, 1)
         order, results = runtime.fused_call(
@@ -141,8 +141,9 @@ class FusedCall:
         return order, [list(one) for one in results]
 
 
-def _read(x: Operand, values: Mapping[str, Any]) -> Any:
-    return jnp.asarray(x.value) if isinstance(x, Constant) else values[x]
+def _read(one: KernelInput, values: Mapping[str, Any]) -> Any:
+    x = one.value.value if isinstance(one.value, Constant) else values[one.value]
+    return jnp.asarray(x) if one.word is None else jax.random.key_data(x)[one.word]
 
 
 def _aliases(program: Program, op: Op, made: KernelPlan, donate: Sequence[str]) -> dict[int, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 from jaxcc import _compat, codegen
@@ -17,14 +18,20 @@ from jaxcc.codegen import OutRole, Role
 from jaxcc.layout import CodegenError, LayoutMap, Replicated
 from jaxcc.program import MOVES, Constant, Op, Operand, Program, apply_op
 
+# Of a key that `counts_bits`.
+_WORDS = (0, 1)
+
 
 @dataclass(frozen=True)
 class KernelInput:
-    """One buffer that the kernel reads: a value (or captured array), and in which role."""
+    """One buffer that the kernel reads: a value (or captured array), and in which role; of a
+    random key one of its words.
+    """
 
     value: Operand
     role: Role
     type: jax.ShapeDtypeStruct
+    word: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class _Reads:
         for part in op.body:
             for x in part.inputs:
                 if x not in made and not _is_literal(x):
-                    found.setdefault(_key(x, part), self._input(x, part))
+                    found.update(self._inputs(x, part))
         ordered = sorted(found, key=lambda key: found[key].role != Role.SCALAR)
         self.inputs = tuple(found[key] for key in ordered)
         self._index = {key: i for i, key in enumerate(ordered)}
@@ -126,6 +133,10 @@ class _Reads:
                 results = arguments
             elif part.kind == "broadcast_in_dim":
                 results = [self._broadcast(part, arguments[0])]
+            elif part.kind == "random_bits":
+                params = part.eqn.params
+                places = _compat.counters(params["shape"])
+                results = [_compat.counted_bits(arguments[0], places, params["bit_width"])]
             else:
                 results = apply_op(part, arguments, check_vma=False)
             values.update(zip(part.outputs, results, strict=True))
@@ -134,7 +145,9 @@ class _Reads:
     def _broadcast(self, part: Op, x: Any) -> Any:
         shape = list(part.types[0].shape)
         dims: tuple[int, ...] = part.eqn.params["broadcast_dimensions"]
-        if self.dim in dims:
+        if len(shape) != len(self.block):
+            pass  # no block of the result: every rank reads it whole
+        elif self.dim in dims:
             shape[self.dim] = x.shape[dims.index(self.dim)]
         elif shape[self.dim] > 1 or tuple(shape) == self.block:
             shape[self.dim] *= self.ranks
@@ -144,8 +157,17 @@ class _Reads:
         if isinstance(x, str) and x in values:
             return values[x]
         if isinstance(x, Constant) and _is_literal(x):
-            return x.value
+            known = x.value
+            return known if part.kind != "random_bits" else np.asarray(jax.random.key_data(known))
+        if part.kind == "random_bits":
+            return [given[self._index[_key(x, part, word)]] for word in _WORDS]
         return given[self._index[_key(x, part)]]
+
+    def _inputs(self, x: Operand, part: Op) -> dict[Hashable, KernelInput]:
+        if part.kind != "random_bits":
+            return {_key(x, part): self._input(x, part)}
+        t = jax.ShapeDtypeStruct((), np.uint32)
+        return {_key(x, part, word): KernelInput(x, Role.SCALAR, t, word) for word in _WORDS}
 
     def _input(self, x: Operand, part: Op) -> KernelInput:
         if isinstance(x, Constant):
@@ -180,7 +202,7 @@ def _is_literal(x: Operand) -> bool:
     return isinstance(x, Constant) and not getattr(x.value, "shape", ())
 
 
-def _key(x: Operand, part: Op) -> Hashable:
+def _key(x: Operand, part: Op, word: int | None = None) -> Hashable:
     """One value may be reduced, sliced and read as it is: each is an input of its own."""
     how = (part.kind, part.params.get("dim")) if part.kind in MOVES else None
-    return (x if isinstance(x, str) else id(x.value), how)
+    return (x if isinstance(x, str) else id(x.value), how, word)

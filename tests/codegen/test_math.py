@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax import lax
+from scipy import special
 
 from jaxcc.codegen import OutRole, Role
 
@@ -30,6 +31,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[float, 
     "cbrt": (lax.cbrt, np.cbrt, (-3e38, 3e38)),
     "sin": (lax.sin, np.sin, (-100, 100)),
     "cos": (lax.cos, np.cos, (-100, 100)),
+    "tan": (lax.tan, np.tan, (-100, 100)),
+    "asin": (lax.asin, np.arcsin, (-1, 1)),
+    "acos": (lax.acos, np.arccos, (-1, 1)),
+    "atan": (lax.atan, np.arctan, (-3e38, 3e38)),
+    "sinh": (lax.sinh, np.sinh, (-89.5, 89.5)),
+    "cosh": (lax.cosh, np.cosh, (-89.5, 89.5)),
+    "asinh": (lax.asinh, np.arcsinh, (-3e38, 3e38)),
+    "acosh": (lax.acosh, np.arccosh, (1, 3e38)),
+    "atanh": (lax.atanh, np.arctanh, (-1, 1)),
+    "erf_inv": (lax.erf_inv, lambda x: np.copysign(special.erfinv(x), x), (-1, 1)),
+    "lgamma": (lax.lgamma, special.gammaln, (-50, 3e36)),
+    "digamma": (lax.digamma, special.digamma, (-50, 3e38)),
 }
 TINY = 2.0**-126
 SPECIAL = np.array(

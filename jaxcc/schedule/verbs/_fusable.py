@@ -12,10 +12,18 @@ from jaxcc.schedule.verbs._groups import collectives_of
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 from jaxcc.schedule.verbs.reorder import region_of
 
-# What a kernel does as it reads an operand.
-FEEDERS = frozenset({"own_slice", "broadcast_in_dim"})
+# What a kernel does as it reads an operand, or instead of reading one.
+_FEEDERS = frozenset({"own_slice", "broadcast_in_dim", "iota"})
 
 SEND = "ppermute"
+
+
+def is_feeder(op: Op) -> bool:
+    """Whether a kernel makes the operation's result element by element, as it reads it."""
+    if op.kind == "random_bits":
+        key = op.eqn.invars[0].aval
+        return key.shape == () != op.types[0].shape and _compat.counts_bits(key.dtype)
+    return op.kind in _FEEDERS
 
 
 def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) -> None:
@@ -26,7 +34,7 @@ def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) ->
       ScheduleError: it may not.
     """
     for op in body:
-        if op.kind not in POINTWISE | COLLECTIVES | FEEDERS | {SEND}:
+        if op.kind not in POINTWISE | COLLECTIVES | {SEND} and not is_feeder(op):
             raise _not_pointwise(op)
     collectives = collectives_of(body)
     sends = [op for op in body if op.kind == SEND]

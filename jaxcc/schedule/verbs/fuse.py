@@ -12,7 +12,7 @@ from jaxcc.layout import ScheduleError
 from jaxcc.program import MOVES, Op, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._find import find
-from jaxcc.schedule.verbs._fusable import check_group
+from jaxcc.schedule.verbs._fusable import check_group, is_feeder
 from jaxcc.schedule.verbs._groups import collectives_of, dissolved, grouped, parts, read_outside
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
@@ -103,4 +103,4 @@ def _feeds(program: Program, op: Op, chosen: Collection[str], axes: Any) -> bool
         return op.params["axes"] == axes
     if op.kind in POINTWISE and axes is not None and op.types[0].shape != ():
         return not any(user.kind in MOVES for user in readers)
-    return op.kind == "broadcast_in_dim"
+    return is_feeder(op) and (axes is not None or op.kind == "broadcast_in_dim")
