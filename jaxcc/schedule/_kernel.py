@@ -146,7 +146,9 @@ class _Reads:
         shape = list(part.types[0].shape)
         dims: tuple[int, ...] = part.eqn.params["broadcast_dimensions"]
         if len(shape) != len(self.block):
-            pass  # no block of the result: every rank reads it whole
+            # On its way to the result's shape; what is sliced is here as all ranks have it.
+            for at, d in enumerate(dims):
+                shape[d] = max(shape[d], x.shape[at])
         elif self.dim in dims:
             shape[self.dim] = x.shape[dims.index(self.dim)]
         elif shape[self.dim] > 1 or tuple(shape) == self.block:
