@@ -22,6 +22,8 @@ from jaxcc.cli._usage import CLEAN, FINDINGS, UsageError
 from jaxcc.layout import JaxccError, LayoutReport, layouts_from_annotations, stated_types
 
 _ARRAY = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\d*)\[(?P<shape>(\d+(,\d+)*)?)\]", re.ASCII)
+_KEY = re.compile(r"key<(?P<impl>fry|rbg|urbg)>\[(?P<shape>(\d+(,\d+)*)?)\]", re.ASCII)
+_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<type>.*)", re.DOTALL)
 _LONG = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "c": "complex", "bool": "bool"}
 _JAXCC = os.path.dirname(jaxcc.__file__) + os.sep
@@ -177,6 +179,10 @@ def _where(error: BaseException) -> str:
 
 def _aval(text: str) -> jax.ShapeDtypeStruct:
     """`f32[8,1024]` as JAX prints it, or `float32[8,1024]`."""
+    key = _KEY.fullmatch(text.replace(" ", ""))
+    if key is not None:
+        make = functools.partial(jax.random.key, impl=_IMPLEMENTATIONS[key["impl"]])
+        return jax.ShapeDtypeStruct(_sizes(key["shape"]), jax.eval_shape(make, 0).dtype)
     found = _ARRAY.fullmatch(text.replace(" ", ""))
     if found is None:
         raise UsageError(f"{text!r} is not an array type such as f32[8,1024]")
@@ -189,4 +195,8 @@ def _aval(text: str) -> jax.ShapeDtypeStruct:
         raise UsageError(f"{text!r} does not start with a dtype such as f32") from None
     if usual != dtype:
         raise UsageError(f"{text!r} has 64-bit values, which JAX turns off: set JAX_ENABLE_X64=1")
-    return jax.ShapeDtypeStruct([int(size) for size in found["shape"].split(",") if size], dtype)
+    return jax.ShapeDtypeStruct(_sizes(found["shape"]), dtype)
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split(",") if size]

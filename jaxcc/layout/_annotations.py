@@ -20,6 +20,7 @@ from jaxcc.layout._layouts import Layout, LayoutMap, Replicated, class_fixes
 from jaxcc.layout._trace import function_name, positional_parameters
 
 # JAX has types for some of its parameters only.
+_jax: Any = jax
 _tree_util: Any = jax.tree_util
 
 Size = int | tuple[int, ...]
@@ -61,7 +62,7 @@ def bind_annotations(f: Callable[..., Any], args: Sequence[Any]) -> tuple[tuple[
                 f"parameter '{name}' of {function_name(f)} states no layout",
                 fixes=(
                     f"annotate it: {name}: Annotated[Array, Replicated]",
-                    "or pass in_layouts= to jaxcc.typed",
+                    "or pass in_layouts=",
                 ),
             )
     return tuple(parameters.get(name, Replicated) for name in names), result
@@ -96,11 +97,13 @@ def stated_types(f: Callable[..., Any]) -> dict[str, jax.ShapeDtypeStruct]:
     return types
 
 
-def _dtype(hint: Any) -> str:
+def _dtype(hint: Any) -> Any:
     """The dtype of a jaxtyping annotation; of those that it allows, the one that JAX prefers."""
     allowed: Any = getattr(_array_hint(hint), "dtypes", ())
     usual = ("float32", "int32", "uint32", "bool", "complex64")
     named = cast(tuple[str, ...], allowed if isinstance(allowed, (tuple, list)) else ())
+    if "prng_key" in named:
+        return _jax.eval_shape(_jax.random.key, 0).dtype
     return next((one for one in usual if one in named), named[0] if named else "float32")
 
 

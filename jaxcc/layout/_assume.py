@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from jaxcc import _compat
 from jaxcc.layout._errors import LayoutError
-from jaxcc.layout._layouts import Layout, LayoutMap, Sliced
+from jaxcc.layout._layouts import Layout, LayoutMap, Partial, Sliced, class_fixes
 
 ASSUME = "jaxcc_assume"
 """The operation's name in traces."""
@@ -43,7 +43,7 @@ def unsafe_assume(
     return _tree.map(assume, x)
 
 
-def _as_map(layout: Layout | LayoutMap, axis_name: str | Sequence[str] | None) -> LayoutMap:
+def _as_map(layout: Any, axis_name: Any) -> LayoutMap:
     if isinstance(layout, LayoutMap):
         if axis_name is None:
             return layout
@@ -55,8 +55,26 @@ def _as_map(layout: Layout | LayoutMap, axis_name: str | Sequence[str] | None) -
             f"unsafe_assume needs the axis that {layout!r} is over",
             fixes=(f'write unsafe_assume(x, {layout!r}, "tp")', f"write on(tp={layout!r})"),
         )
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    return LayoutMap(tuple((axis, layout) for axis in axes))
+    if layout in (Sliced, Partial):
+        what = f"unsafe_assume is given the class {layout.__name__}, not a layout"
+        raise LayoutError("LAYOUT_ARGUMENT", what, fixes=class_fixes(layout))
+    if not isinstance(layout, Layout):
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"unsafe_assume is given {layout!r}, not a layout",
+            fixes=("Sliced(dim), Replicated, Local, Partial(), or jaxcc.on(axis=...)",),
+        )
+    axes = cast(Any, (axis_name,) if isinstance(axis_name, str) else axis_name)
+    if not isinstance(axes, (tuple, list)) or not all(map(_is_name, cast(Any, axes))):
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"unsafe_assume: axis_name={axis_name!r} is no axis name, nor several",
+        )
+    return LayoutMap(tuple((axis, layout) for axis in cast(Sequence[str], axes)))
+
+
+def _is_name(axis: object) -> bool:
+    return isinstance(axis, str)
 
 
 def _assume(x: Any, layout: LayoutMap) -> Any:

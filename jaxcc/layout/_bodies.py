@@ -12,7 +12,7 @@ from jaxcc.layout._apply import Applier, rooted
 from jaxcc.layout._digits import CutError
 from jaxcc.layout._flatten import Program, Slot, Step, flatten_body
 from jaxcc.layout._params import require_same_dtype
-from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
+from jaxcc.layout._relation import ANY_SCALE, EXACT_TOLERANCE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused, Side
 from jaxcc.layout._settle import settle, settled_value
 from jaxcc.layout._values import Held
@@ -174,7 +174,8 @@ def _join(
     bound = [x for x, is_free in zip(relations, free, strict=True) if not is_free]
     scales = [x.scale for x in bound if not math.isinf(x.scale)]
     alike = all(x.partial == bound[0].partial for x in bound)
-    if bound and alike and all(same_scale(scale, scales[0], slot.dtype) for scale in scales):
+    # A factor that is only nearly 1 is a power of it after many turns.
+    if bound and alike and all(_same_factor(scale, scales[0]) for scale in scales):
         scale, partial = scales[0] if scales else ANY_SCALE, bound[0].partial
         if any(free) and (scale <= 0 or any(op != "sum" for op in partial.values())):
             raise CutError
@@ -188,6 +189,11 @@ def _join(
         unmeasured=any(x.unmeasured for x in relations),
     )
     return base.scaled(scale)
+
+
+def _same_factor(a: float, b: float) -> bool:
+    """Whether two scales are one, exactly: what is carried is multiplied again and again."""
+    return abs(a - b) <= EXACT_TOLERANCE * max(abs(a), abs(b))
 
 
 def require_one_path(applier: Applier, step: Step, predicate: Held, name: str) -> None:

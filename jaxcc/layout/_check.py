@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 import jax
+import numpy as np
 
 from jaxcc.layout._annotations import bind_annotations
+from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, flatten_layouts
@@ -124,13 +126,15 @@ def _program(
             )
     layouts = tuple(positive(layout, leaf) for layout, leaf in zip(flat, leaves, strict=True))
     names = argument_names(f, avals)
-    for layout, name in zip(layouts, names, strict=True):
-        _one_pending(layout, name)
+    for layout, name, leaf in zip(layouts, names, leaves, strict=True):
+        _one_pending(layout, name, leaf)
     return Program(f, avals, layouts, tuple(names), sizes, check_vma)
 
 
 def _require_call(f: Callable[..., Any], avals: tuple[Any, ...]) -> None:
     """Refuses arguments that `f` cannot be called with, and an `f` of global arrays."""
+    if not callable(f):
+        raise LayoutError("LAYOUT_ARGUMENT", f"check takes a per-rank function, not {f!r}")
     if callable(getattr(f, "local", None)) and hasattr(f, "schedule"):
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -202,12 +206,19 @@ def mesh_sizes(mesh: Any) -> dict[str, int]:
             "LAYOUT_ARGUMENT",
             f"mesh has to be a jax Mesh or AbstractMesh with an axis, not {mesh!r}",
         )
-    sizes = cast(Mapping[str, int], shape)
+    sizes = cast(Mapping[Any, Any], shape)
+    for axis, n in sizes.items():
+        if not isinstance(n, (int, np.integer)) or n < 1:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT", f"mesh has {n!r} ranks along '{axis}', not a number from 1"
+            )
     return {str(axis): int(n) for axis, n in sizes.items()}
 
 
-def _one_pending(layout: LayoutMap, name: str) -> None:
+def _one_pending(layout: LayoutMap, name: str, leaf: Any) -> None:
     ops = {one.op for one in layout.values() if isinstance(one, Partial)}
+    if ops and is_key(leaf):
+        raise LayoutError("LAYOUT_ARGUMENT", f"{name} is {layout!r}: keys have no {ops.pop()}")
     if len(ops) > 1:
         raise LayoutError(
             "LAYOUT_ARGUMENT",

@@ -141,7 +141,7 @@ def gradient_cure(check_vma: bool, grads: Grads, passes: Callable[[], bool]) -> 
 
 
 def _positions(grad: int | tuple[int, ...], count: int) -> tuple[int, ...]:
-    wanted = (grad,) if isinstance(grad, int) else tuple(grad)
+    wanted = cast(Any, grad) if isinstance(grad, (tuple, list)) else (grad,)
     for index in wanted:
         if (
             isinstance(index, bool)

@@ -163,7 +163,10 @@ class _Output:
             return self.finding(
                 "LAYOUT_RESULT",
                 f"{self.name} is {is_}, and its layout says {said}",
-                fixes=(f"declare it: out_layouts={_source_text(found)}", *_moves(layout, found)),
+                fixes=(
+                    f"declare {self.name} {_source_text(found)} in out_layouts",
+                    *_moves(layout, found),
+                ),
             )
         what = f"{self.name} is not what {said} says of a result of shape {whole}"
         if not declared:

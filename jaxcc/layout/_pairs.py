@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxcc.layout._constants import captured, number_of, number_text
 from jaxcc.layout._digits import CutError, count, whole_dims
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
-from jaxcc.layout._relation import Relation, constant, empty, seen_through
+from jaxcc.layout._relation import (
+    NO_SCALE,
+    Relation,
+    constant,
+    empty,
+    same_scale,
+    seen_through,
+)
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._values import Held, Origin, Whole
+
+
+def _literal(shape: Sequence[int], pair: tuple[Any, Any]) -> Relation:
+    """Numbers that the user wrote: two that are nearly the same are no rounding of one."""
+    x = constant(shape, pair)
+    nearly = x.scale != 1.0 and math.isfinite(x.scale) and same_scale(x.scale, 1.0)
+    return replace(x, scale=NO_SCALE) if nearly else x
 
 
 class Pairs:
@@ -82,7 +99,7 @@ class Pairs:
                 )
             return empty(held.relation.shape)
         if held.const is not None and whole.const is not None:
-            return constant(held.relation.shape, (held.const, whole.const))
+            return _literal(held.relation.shape, (held.const, whole.const))
         if held.base != whole.base:
             raise Refused(
                 "LAYOUT_STRUCTURE",

@@ -12,17 +12,19 @@ from jaxcc.layout._rules import Refused
 
 # What says nothing of the values, and the shapes, which the relations of the results are held to.
 APART = frozenset({"sharding", "out_sharding", "mesh", "weak_type", "shape", "new_sizes"})
+_SCATTERS = ("", "-add", "-sub", "-mul", "-max", "-min")
 # What the operation's rule itself reads on both sides.
 _COMPARED_BY_RULE = {
     "conv_general_dilated": {"batch_group_count", "feature_group_count"},
     "dot_general": {"dimension_numbers"},
     "dynamic_slice": {"slice_sizes"},
     "fft": {"fft_lengths"},
-    "gather": {"slice_sizes", "fill_value"},
+    "gather": {"slice_sizes", "fill_value", "dimension_numbers"},
     "pad": {"padding_config"},
     "reduce": {"computation"},
     "slice": {"start_indices", "limit_indices"},
     "split": {"sizes"},
+    **{f"scatter{kind}": {"dimension_numbers"} for kind in _SCATTERS},
     **{f"reduce_{kind}": {"axes"} for kind in ("sum", "max", "min", "prod", "and", "or")},
 }
 
@@ -33,13 +35,13 @@ def require_same_operation(step: Step, other: Step) -> None:
     for name in sorted({*step.params, *other.params} - compared):
         at_n, at_1 = step.params.get(name), other.params.get(name)
         if not _same(at_n, at_1):
-            raise _differs(f"{step.op} has {name}={at_n} on n ranks and {name}={at_1} on one")
+            raise differs(f"{step.op} has {name}={at_n} on n ranks and {name}={at_1} on one")
     for what, slots, wholes in (
         ("reads", step.operands, other.operands),
         ("makes", step.results, other.results),
     ):
         if len(slots) != len(wholes):
-            raise _differs(
+            raise differs(
                 f"{step.op} {what} {len(slots)} values on n ranks and {len(wholes)} on one"
             )
         for slot, whole in zip(slots, wholes, strict=True):
@@ -49,7 +51,7 @@ def require_same_operation(step: Step, other: Step) -> None:
 def require_same_dtype(slot: Slot, whole: Slot, what: str) -> None:
     """Refuses two values of different element types; `what` begins the sentence."""
     if slot.dtype != whole.dtype:
-        raise _differs(f"{what} {slot.dtype} on n ranks and {whole.dtype} on one")
+        raise differs(f"{what} {slot.dtype} on n ranks and {whole.dtype} on one")
 
 
 def _same(at_n: Any, at_1: Any) -> bool:
@@ -61,7 +63,8 @@ def _same(at_n: Any, at_1: Any) -> bool:
         return False
 
 
-def _differs(what: str) -> Refused:
+def differs(what: str) -> Refused:
+    """The error for an operation that is another one on n ranks than on one."""
     return Refused(
         "LAYOUT_STRUCTURE",
         what,

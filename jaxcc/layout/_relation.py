@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxcc.layout._digits import (
+    PER_RANK,
     CutError,
     Digit,
     Digits,
@@ -50,10 +51,11 @@ about the size of a value that comes from a Local one, which a group of one cann
 NO_SCALE = math.nan
 """The scale of a pair of constants of which no ratio makes one from the other, such as 3 and 0."""
 
-SCALE_TOLERANCE = 1e-6
+SCALE_TOLERANCE = 2.5e-7
 """Literals are f32: a ratio of products of a few of them is no more exact than this."""
 
-_EXACT = 1e-12
+EXACT_TOLERANCE = 1e-12
+"""Of ratios of whole numbers and of sizes of groups, and of what is multiplied again and again."""
 
 
 def empty(shape: Sequence[int]) -> Relation:
@@ -65,7 +67,9 @@ def same_scale(a: float, b: float, dtype: Any = None) -> bool:
     """Whether two scales are one ratio, up to the rounding of literals, which are f32 if not of an
     exact `dtype`."""
     exact = dtype is not None and (kind_of(dtype) in ("b", "i", "u") or dtype == np.float64)
-    return a == b or abs(a - b) <= (_EXACT if exact else SCALE_TOLERANCE) * max(abs(a), abs(b))
+    return a == b or abs(a - b) <= (EXACT_TOLERANCE if exact else SCALE_TOLERANCE) * max(
+        abs(a), abs(b)
+    )
 
 
 def scale_of(pair: tuple[Any, Any]) -> float:
@@ -100,6 +104,7 @@ def in_dtype(number: Any, dtype: Any) -> Any:
     if kind in ("i", "u") and isinstance(number, int):
         return wrapped(number, dtype)
     with np.errstate(all="ignore"):
+        number = number.real if isinstance(number, complex) and kind != "c" else number
         held = np.asarray(number).astype(dtype)
     if kind in ("i", "u"):
         return int(held)
@@ -168,7 +173,12 @@ class Relation:
 
 
 def select(ranks: Mapping[str, Digits], axis: str, digits: Digits) -> Mapping[str, Digits]:
-    """`ranks` where the rank along `axis` selects `digits`; uniform digits select nothing."""
+    """`ranks` where the rank along `axis` selects `digits`; uniform digits select nothing.
+
+    Raises CutError for digits of ranks' own values: no part of a whole says what is selected.
+    """
+    if any(digit.dim == PER_RANK for digit in digits):
+        raise CutError
     out = {name: held for name, held in ranks.items() if name != axis}
     if any(digit.named for digit in digits):
         out[axis] = normal(digits)

@@ -131,7 +131,8 @@ class Schedule:
         return compile_program(
             self.source,
             self.program,
-            self.layouts,
+            # Without steps it is the source, which was checked.
+            self.layouts if self.steps else {},
             backend,
             tuple(donate),
             mesh or self.source.mesh,

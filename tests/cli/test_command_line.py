@@ -221,7 +221,7 @@ import jax
 import jaxcc
 from jax.sharding import AbstractMesh
 from jaxcc import Replicated, Sliced, on
-from jaxtyping import Array, Bool, Float, Float16, Int
+from jaxtyping import Array, Bool, Float, Float16, Int, Key
 
 mesh = AbstractMesh((2, 3), ("dp", "tp"))
 
@@ -243,6 +243,9 @@ def bare(x):
 
 def wrong(x: Annotated[Float[Array, "12"], Sliced(0)]):
     return jax.lax.psum(x.mean(), "tp"), jax.lax.psum(x.max(), "tp")
+
+def noisy(k: Annotated[Key[Array, ""], Replicated], x: Annotated[Float[Array, "8"], Sliced(0)]):
+    return x * jax.random.normal(k)
 
 typed = jaxcc.typed(mesh=mesh)(named)
 """
@@ -290,6 +293,12 @@ def test_check_refuses_dtypes_that_jax_has_not(
     assert main(["check", f"{program}:right", text]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert repr(text) in line
+
+
+def test_check_of_a_key(annotated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for types in ([], ["key<fry>[]", "f32[8]"], ["key<rbg>[]", "f32[8]"]):
+        assert main(["check", f"{annotated}:noisy", *types, "--mesh", "tp=2"]) == 0
+        assert "key<" in capsys.readouterr().out
 
 
 def test_check_takes_options_anywhere(program: str, capsys: pytest.CaptureFixture[str]) -> None:

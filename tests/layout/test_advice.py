@@ -259,7 +259,7 @@ def test_a_sliced_result_that_is_declared_whole() -> None:
     assert "result 0 is Sliced(1)@tp, and its layout says Replicated" in text
     assert "steps of" not in text
     assert fixes(text) == [
-        "declare it: out_layouts=Sliced(1)",
+        "declare result 0 Sliced(1) in out_layouts",
         "jax.lax.all_gather(..., 'tp', axis=1, tiled=True) before it is returned",
     ]
     accepted(jnp.tanh, X, ins=(Sliced(1),), outs=Sliced(1))
@@ -283,7 +283,7 @@ def test_a_result_that_is_sliced_along_another_dimension() -> None:
 def test_a_whole_result_that_is_declared_sliced() -> None:
     text = message(jnp.tanh, X, ins=(Replicated,), outs=Sliced(0))
     assert "result 0 is Replicated, and its layout says Sliced(0)@tp" in text
-    assert fixes(text) == ["declare it: out_layouts=Replicated"]
+    assert fixes(text) == ["declare result 0 Replicated in out_layouts"]
 
 
 @pytest.mark.parametrize("dim", [0, 1])

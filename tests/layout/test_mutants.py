@@ -379,7 +379,7 @@ MUTANTS = [
     part(collective, "PER_RANK", -1, ops=("all_gather",)),
     part(collective, "select", lambda ranks, axis, digits: ranks, ops=("all_gather",)),
     # Control flow.
-    part(_bodies, "same_scale", _yes, "summed_every_turn"),
+    part(_bodies, "_same_factor", _yes, "summed_every_turn"),
     part(_loops, "_fixed_point", _one_turn, "summed_every_turn_and_halved"),
     part(_loops, "require_one_path", _nothing, "as_many_turns_as_the_rank_needs"),
     part(_branches, "_communicates", lambda program: False, "sum_by_a_rank_that_chooses"),

@@ -131,6 +131,16 @@ def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
             f"divide by {eqn.sizes[axis]}",
         ) from None
     dims = (*x.dims[:dim], rest, *x.dims[dim + 1 :])
+    own = [digit.dim == PER_RANK for digit in mine]
+    if any(own):
+        if not all(own):
+            raise Refused(
+                "LAYOUT_MISMATCH",
+                f"{eqn.op} over '{axis}' cuts {eqn.name(0)} across what ranks have of their own",
+            )
+        # What each of the ranks had by itself is one rank's own again.
+        ranks = select(x.ranks, axis, ())
+        return replace(x, dims=dims, ranks=ranks, local=x.local | {axis}, const=None)
     return replace(x, dims=dims, ranks=select(x.ranks, axis, mine))
 
 

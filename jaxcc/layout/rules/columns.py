@@ -23,13 +23,19 @@ _NAMES = {
     "map": ("start_index_map", "scatter_dims_to_operand_dims"),
     "dropped": ("collapsed_slice_dims", "inserted_window_dims"),
     "batch": ("start_indices_batching_dims", "scatter_indices_batching_dims"),
+    "windows": ("offset_dims", "update_window_dims"),
 }
+
+
+def names_of(numbers: Any) -> dict[str, str]:
+    """What the fields of these dimension numbers are called."""
+    return {key: next(n for n in names if hasattr(numbers, n)) for key, names in _NAMES.items()}
 
 
 def one_index(eqn: Equation, columns: Sequence[Relation]) -> tuple[Equation, Relation]:
     """The equation, and its positions, as if these were one operand."""
     numbers: Any = eqn.per_rank.params["dimension_numbers"]
-    name = {key: next(n for n in names if hasattr(numbers, n)) for key, names in _NAMES.items()}
+    name = names_of(numbers)
     dims: Sequence[int] = getattr(numbers, name["map"])
     batches = {
         at: batch

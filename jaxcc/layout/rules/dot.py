@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxcc.layout._dtypes import kind_of
+import numpy as np
+
+from jaxcc.layout._dtypes import bits_of, kind_of
 from jaxcc.layout._relation import Relation
-from jaxcc.layout._rules import Equation, Side, layout_rule
+from jaxcc.layout._rules import Equation, Refused, Side, layout_rule
 from jaxcc.layout.rules._combine import (
     measured,
     multiplicative,
@@ -58,7 +60,16 @@ def _dot_general(eqn: Equation, lhs: Relation, rhs: Relation) -> Relation:
     terms = result(base, base.dims, scale, multiplicative(eqn, operands))
     # A product of booleans is whether any pair is true.
     op = "max" if kind_of(eqn.per_rank.out_dtypes[0]) == "b" else "sum"
-    return reduced(eqn, terms, op, space.contracted, whole.contracted, whole.shape)
+    made = reduced(eqn, terms, op, space.contracted, whole.contracted, whole.shape)
+    out = np.dtype(eqn.per_rank.out_dtypes[0])
+    if made.partial and kind_of(out) == "f" and bits_of(out) < 16:
+        raise Refused(
+            "LAYOUT_PARTIAL_NONLINEAR",
+            f"{eqn.op} makes terms of a sum over {', '.join(made.partial)} in {out.name}",
+            because=f"what {out.name} leaves of a term of the sum is little",
+            fixes=("make them with preferred_element_type=jnp.float32, and cast after the sum",),
+        )
+    return made
 
 
 @layout_rule("scaled_matmul_wrapper")

@@ -29,6 +29,7 @@ from jaxcc.layout.rules._combine import (
 from jaxcc.layout.rules._joint import Labels, joint, laid_out
 from jaxcc.layout.rules.columns import one_index
 from jaxcc.layout.rules.rank_blocks import block_into, block_of, own_part, owned_rows
+from jaxcc.layout.rules.unit_batches import with_unit_batches
 
 
 def require_positions(eqn: Equation, positions: Mapping[int, Relation]) -> None:
@@ -110,6 +111,7 @@ def _gather(eqn: Equation, operand: Relation, *columns: Relation) -> Relation:
     (indices,) = columns if len(columns) == 1 else (None,)
     if indices is None:
         eqn, indices = one_index(eqn, columns)
+    eqn, indices = with_unit_batches(eqn, indices)
     labels = _gather_labels(eqn)
     sliced = [dim for dim, label in enumerate(labels.operand) if label is None]
     sliced = [dim for dim in sliced if eqn.per_rank.shapes[0][dim] != eqn.whole.shapes[0][dim]]

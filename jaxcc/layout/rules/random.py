@@ -13,7 +13,19 @@ from jaxcc.layout.rules._combine import unit_only
 from jaxcc.layout.rules._joint import batched, require_full
 from jaxcc.layout.rules._pointwise import pointwise
 
-pointwise("random_seed", "random_fold_in", "random_clone")(unit_only)
+
+@pointwise("random_seed", "random_fold_in", "random_clone")
+def _made(eqn: Equation, operands: Sequence[Relation], base: Relation) -> Relation:
+    """Keys, one for each; but unsafe_rbg folds numbers into the first of many keys alone."""
+    batched_keys = eqn.op == "random_fold_in" and "urbg" in str(eqn.per_rank.dtypes[0])
+    if batched_keys and base.ranks:
+        raise Refused(
+            "LAYOUT_RANDOM",
+            f"{eqn.op} makes keys of unsafe_rbg for a part of {' and '.join(base.ranks)} each",
+            because="it folds all numbers of a batch into the batch's first key",
+            fixes=("use keys of threefry2x32 or rbg",),
+        )
+    return unit_only(eqn, operands, base)
 
 
 @layout_rule("random_bits", "random_split")

@@ -72,9 +72,16 @@ def reduced(
     whole_copies = math.prod(whole_shape[dim] for dim in whole_axes) // count(
         digit for digit in x.digits() if digit.dim in whole_axes
     )
+    if bool(copies) != bool(whole_copies):
+        raise Refused(
+            "LAYOUT_STRUCTURE",
+            f"{eqn.op} reduces {copies} elements on n ranks and {whole_copies} on one",
+            because="the program computes another function on one rank than on n",
+            fixes=("let it not depend on the group's size",),
+        )
     scale = measured(eqn, 0, x)
     if op == "sum":
-        scale *= copies / whole_copies
+        scale *= copies / whole_copies if whole_copies else 1.0
     elif op == "prod" and (copies != whole_copies or partial):
         require_unit(eqn, [x], "a product of scaled factors has a power of the scale")
         if copies != whole_copies:

@@ -31,6 +31,7 @@ from jaxcc.layout.rules.columns import one_index
 from jaxcc.layout.rules.indexing import chosen, numbered, require_positions
 from jaxcc.layout.rules.rank_blocks import owned_updates, rows_refused
 from jaxcc.layout.rules.reduce import reduced
+from jaxcc.layout.rules.unit_batches import with_unit_batches
 
 ScatterRule = Callable[[Equation, Relation, Relation, Relation], Relation]
 
@@ -144,6 +145,7 @@ def _scatter_rule(*names: str) -> Callable[[ScatterRule], ScatterRule]:
             (indices,) = columns if len(columns) == 1 else (None,)
             if indices is None:
                 eqn, indices = one_index(eqn, columns)
+            eqn, indices = with_unit_batches(eqn, indices)
             return rule(eqn, settled(eqn, 0, operand), indices, updates)
 
         layout_rule(*names, by_rank=True)(relate)
