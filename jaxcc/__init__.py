@@ -54,7 +54,7 @@ _NAMES = {
 _HOME = {attribute: module for module, names in _NAMES.items() for attribute in names}
 __all__ = [*_HOME, "name"]  # pyright: ignore[reportUnsupportedDunderAll]
 
-_ROOMS = ("comm", "layout", "nnx", "optim", "schedule", "testing")
+_ROOMS = ("comm", "layout", "nnx", "optim", "random", "schedule", "testing")
 
 
 def __getattr__(attribute: str) -> Any:

@@ -134,9 +134,8 @@ def counted_bits(words: tuple[Any, Any], counters: tuple[Any, Any], bit_width: i
     """The bits that `jax.random.bits` makes at the places `counters` with the key of these words,
     which `counts_bits`.
     """
-    first, second = _threefry2x32_p.bind(
-        *(lax.broadcast(word, counters[0].shape) for word in words), *counters
-    )
+    keys = [lax.broadcast(word, counters[0].shape) for word in words]
+    first, second = _threefry2x32_p.bind(*unify_varying([*keys, *counters]))
     if bit_width != 64:
         return (first ^ second).astype(f"uint{bit_width}")
     return first.astype("uint64") << np.uint64(32) | second.astype("uint64")

@@ -23,6 +23,7 @@ FLOOR = {
     "testing": 7,
     "optim": 7,
     "linen": 7,
+    "random": 7,
     "nnx": 7,
     "cli": 8,
 }

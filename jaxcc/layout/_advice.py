@@ -18,6 +18,7 @@ from jaxcc.layout._values import Origin
 
 _COLLECTIVES: Mapping[str, str] = {"sum": "psum", "max": "pmax", "min": "pmin"}
 RANDOM_FIXES = (
+    "draw with jaxcc.random, which makes the rank's block of the whole array of a Replicated key",
     "make the random array (or the mask) for the whole shape outside the function, and pass it as "
     "an argument with the layout of what it meets",
 )

@@ -4,6 +4,7 @@ numbers for the whole shape that a group of one makes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY
 from jaxcc.layout._digits import whole_dim
@@ -12,6 +13,7 @@ from jaxcc.layout._rules import Equation, Refused, layout_rule
 from jaxcc.layout.rules._combine import unit_only
 from jaxcc.layout.rules._joint import batched, require_full
 from jaxcc.layout.rules._pointwise import pointwise
+from jaxcc.layout.rules.collective import scattered
 
 
 @pointwise("random_seed", "random_fold_in", "random_clone")
@@ -76,6 +78,28 @@ def _counters(eqn: Equation) -> Sequence[Relation]:
         Relation(tuple(whole_dim(dim, size) for dim, size in enumerate(shape)))
         for shape in eqn.per_rank.out_shapes
     ]
+
+
+@layout_rule("jaxcc_random_bits")
+def _own_numbers(eqn: Equation, words: Relation) -> Sequence[Relation]:
+    """The rank's block of the numbers that a group of one makes."""
+    axis = str(eqn.per_rank.params["axis_name"])
+    if axis not in eqn.sizes:
+        raise Refused("LAYOUT_UNSUPPORTED", f"jaxcc.random over the axis of a vmap '{axis}'")
+    (shape,), (whole,) = eqn.per_rank.out_shapes, eqn.whole.out_shapes
+    dim = len(shape) + int(eqn.per_rank.params["dim"])
+    complete = (*shape[:dim], shape[dim] * eqn.sizes[axis], *shape[dim + 1 :])
+    _require_same_shape(eqn, complete, whole)
+    if not words.plain_over(axis):
+        raise Refused(
+            "LAYOUT_RANDOM",
+            f"every rank has to hold the key of jaxcc.random, and {eqn.name(0)} is {eqn.layout(0)}",
+            because=RANDOM_WHY,
+            fixes=(f"pass a key that is Replicated over '{axis}'",),
+        )
+    view = replace(eqn, per_rank=replace(eqn.per_rank, out_shapes=(complete,)))
+    (base,) = batched(view, [words], (1,))
+    return [scattered(eqn, unit_only(view, [words], base), axis, dim)]
 
 
 def _require_same_shape(eqn: Equation, shape: Sequence[int], whole: Sequence[int]) -> None:
