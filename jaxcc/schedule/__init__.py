@@ -12,3 +12,4 @@ from jaxcc.schedule._schedule import Schedule as Schedule
 from jaxcc.schedule._source import Source as Source
 from jaxcc.schedule._source import positional as positional
 from jaxcc.schedule._step import Step as Step
+from jaxcc.schedule.verbs._pointwise import POINTWISE as POINTWISE

@@ -85,10 +85,10 @@ def test_agrees_with_optax_and_f64(n: int, form: str) -> None:
         for k in SHAPES:
             close(params[k], optax_params[k])
             close(params[k], params64[k])
-    assert int(state.count) == 5
+    assert int(state[0].count) == 5
     for k, shape in SHAPES.items():
         size = int(np.prod(shape))
-        flat = np.asarray(state.mu[k])
+        flat = np.asarray(state[0].mu[k])
         assert flat.shape == (n * -(-size // n),)
         close(flat[:size], wide.m[k].reshape(-1))
 
@@ -165,13 +165,17 @@ def refusal(tx: Any, mesh: Any, change: Any) -> str:
         ("OPTIM_SUMMED", "['b']: the gradient is equal on all", lambda g, s, p: (p, s, p)),
         ("OPTIM_ARGUMENT", "another structure", lambda g, s, p: ([g["w"], g["b"]], s, p)),
         ("OPTIM_ARGUMENT", "['b']: the parameters", lambda g, s, p: (g, s, {**p, "b": p["b"][:2]})),
-        ("OPTIM_ARGUMENT", "first moments", lambda g, s, p: (g, s._replace(mu=p), p)),
+        (
+            "OPTIM_ARGUMENT",
+            "['b']: the slices in the state",
+            lambda g, s, p: (g, (s[0]._replace(mu=p), *s[1:]), p),
+        ),
         (
             "OPTIM_ARGUMENT",
             "int32, not floating",
             lambda g, s, p: (jax.tree.map(lambda x: x.astype(int), g), s, p),
         ),
-        ("OPTIM_ARGUMENT", "the state is", lambda g, s, p: (g, (s.count, s.mu), p)),
+        ("OPTIM_ARGUMENT", "the state has another", lambda g, s, p: (g, s[0], p)),
     ],
 )
 def test_what_does_not_belong_together_is_refused(code: str, text: str, change: Any) -> None:
