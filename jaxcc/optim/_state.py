@@ -95,11 +95,17 @@ class StateForm:
             lax.axis_size(self.axis)
         except NameError:
             return self.placed(lambda p: self.whole(p), params, params, mesh())
-        whole = self.whole(params)
-        owners = self.owners(whole, params)
-        return jax.tree.map(
-            lambda x, owner: x if owner == SHARED else own_block(x, self.axis), whole, owners
-        )
+        owners = self.owners(jax.eval_shape(self.whole, params), params)
+
+        def sliced(params: Any) -> Any:
+            return jax.tree.map(
+                lambda x, owner: x if owner == SHARED else own_block(x, self.axis),
+                self.whole(params),
+                owners,
+            )
+
+        # One program even where every operation of a shard_map would be one.
+        return jax.jit(sliced)(params)
 
     def placed(self, whole: Callable[[Any], Any], given: Any, params: Any, mesh: Mesh) -> Any:
         """The global state of whole arrays `whole(given)`; one jit, so that they never exist."""
