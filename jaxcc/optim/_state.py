@@ -139,9 +139,7 @@ class StateForm:
         if params is not None:
             types = jax.eval_shape(self.whole, params)
             return jax.tree.map(self.spec, self.owners(types, params))
-        placeholders: list[Any] = []
-        optax.tree_utils.tree_map_params(placeholders.append, lambda x: x, None)
-        (mark,) = placeholders
+        mark = _placeholder()
         try:
             state: Any = self.tx.init(mark)
         except Exception as error:
@@ -187,6 +185,18 @@ def mesh_or_current(mesh: Mesh | None) -> Mesh:
             fixes=("pass mesh= to the optimizer, or run under `with jax.set_mesh(mesh):`",),
         )
     return current
+
+
+def _placeholder() -> Any:
+    """What stands for the parameters where optax looks for trees like them."""
+    seen: list[Any] = []
+
+    def init(params: Any) -> Any:
+        seen.append(params)
+
+    nothing: Any = None
+    optax.tree_utils.tree_map_params(init, lambda x: x, nothing)
+    return seen[0]
 
 
 def _on(mesh: Mesh, given: Any) -> Any:

@@ -78,7 +78,7 @@ def _update(form: StateForm, given: Arguments, apply: bool) -> Any:
             state = MasterState(wide, inner)
             new = [w.astype(p.dtype) for w, p in zip(jax.tree.leaves(wide), params, strict=True)]
         else:
-            held = given.tree.unflatten(params) if params else None
+            held: Any = given.tree.unflatten(params) if params else None
             updates, state = form.tx.update(grads, state, held, **keywords)
             new = jax.tree.leaves(optax.apply_updates(held, updates) if apply else updates)
         if jax.tree.structure(state) != given.state_tree or len(new) != len(given.grads):

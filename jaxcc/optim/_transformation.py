@@ -24,8 +24,8 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
     def make(cls, fused: Fused) -> FusedTransformation:
         """The transformation of these functions."""
 
-        def update(grads: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-            return fused.update(grads, state, params, extra)
+        def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            return fused.update(updates, state, params, extra)
 
         made = cls(lambda params: fused.form.init(params, fused.mesh), update)
         made._fused = fused

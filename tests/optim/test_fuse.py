@@ -99,7 +99,7 @@ def test_master_copies_keep_what_the_parameters_cannot() -> None:
     reference: Any = optax.adamw(1e-3)
     half = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), tree)  # noqa: E731
     start = half(randoms(rng, SHAPES))
-    wide = jax.tree.map(lambda p: p.astype(jnp.float32), start)
+    wide: Any = jax.tree.map(lambda p: p.astype(jnp.float32), start)
     params, state, whole = start, tx.init(start), reference.init(wide)
     run, by_update = on_ranks(tx, mesh, start), on_ranks(tx, mesh, start, "update")
     for _ in range(4):

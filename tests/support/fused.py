@@ -70,6 +70,7 @@ def agree(
     mesh = mesh_of(n, "dp")
     start = randoms(rng, shapes)
     params, state = start, tx.init(start)
+    expected: Any
     expected, whole = jax.tree.map(jnp.asarray, start), reference.init(start)
     run = on_ranks(tx, mesh, start, form)
     advance = jax.jit(reference.update, compiler_options=FAST)
