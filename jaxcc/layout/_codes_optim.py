@@ -24,4 +24,12 @@ OPTIM_CODES: Mapping[str, Entry] = {
         "rank's own gradient: differentiate by parameters that are cast with jax.lax.pcast(params, "
         "axis_name, to='varying'), and pass the parameters themselves to step.",
     ),
+    "OPTIM_UNSUPPORTED": Entry(
+        "an optimizer does what cannot be done on slices",
+        "jaxcc.optim.fuse keeps of each state array, and of each gradient, only this rank's flat "
+        "slice. It follows work on single elements, and reductions of a whole parameter to a "
+        "number; a reduction over one dimension, a matrix product or a transposition needs more "
+        "than a slice. Such optimizers run unfused: jax.lax.pmean(grads, axis_name), then their "
+        "own update.",
+    ),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,11 +12,8 @@ from jax import lax
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutError
-
-
-def block_size(size: int, ranks: int) -> int:
-    """Elements of a flat tensor that one rank owns; the last ranks may own fewer."""
-    return -(-size // ranks)
+from jaxcc.optim._slices import block_size
+from jaxcc.optim._state import SHARED, StateForm
 
 
 def ranks_of(axis_name: str) -> int:
@@ -35,86 +33,153 @@ def ranks_of(axis_name: str) -> int:
         ) from None
 
 
-def rows_of(
-    grads: Any, whole: Mapping[str, Any], slices: Mapping[str, Any], axis_name: str
-) -> tuple[list[dict[str, Any]], Any]:
-    """For each leaf its gradient `g` and its other arrays by name, and the structure of `grads`.
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one step, as leaves.
 
-    Args:
-      grads: a pytree of this rank's gradients.
-      whole: pytrees like it, equal on all ranks.
-      slices: pytrees like it of this rank's flat slices.
-      axis_name: the axis that gradients are to be reduced over.
-
-    Raises:
-      LayoutError: OPTIM_ARGUMENT if structures, shapes or dtypes do not fit, OPTIM_SUMMED if a
-        gradient is already equal on all ranks.
+    Attributes:
+      paths: of each gradient, as messages show it.
+      grads: this rank's gradients.
+      params: the parameters, equal on all ranks; empty if there are none.
+      state: the arrays of the state: slices of parameters, and what ranks share.
+      extra: the arrays of the keyword arguments.
+      tree, state_tree, extra_tree: their structures.
+      owners: for each array of the state the number of its parameter, or SHARED.
+      state_types: of each array of the state its type, whole.
     """
-    ranks = ranks_of(axis_name)
-    paths, tree = jax.tree_util.tree_flatten_with_path(grads)
-    rows = [{"g": jnp.asarray(leaf)} for _, leaf in paths]
-    for name, column in {**whole, **slices}.items():
-        if jax.tree.structure(column) != tree:
-            raise LayoutError(
-                "OPTIM_ARGUMENT",
-                f"{_SHOWN.get(name, name)} have another structure than the gradients",
-                operands=(f"gradients: {tree}", f"{name}: {jax.tree.structure(column)}"),
-                fixes=(
-                    "pass the state that init, or the last step, returned for these parameters",
-                ),
-            )
-        for row, leaf in zip(rows, jax.tree.leaves(column), strict=True):
-            row[name] = jnp.asarray(leaf)
-    for (path, _), row in zip(paths, rows, strict=True):
-        where = jax.tree_util.keystr(path) or "the parameter"
-        _check_types(where, row, whole, slices, ranks)
-        _check_not_summed(where, row, slices, axis_name)
-    return rows, tree
+
+    paths: Sequence[str]
+    grads: Sequence[Any]
+    params: Sequence[Any]
+    state: Sequence[Any]
+    extra: Sequence[Any]
+    tree: Any
+    state_tree: Any
+    extra_tree: Any
+    owners: Sequence[int]
+    state_types: Sequence[jax.ShapeDtypeStruct]
+
+    @classmethod
+    def of(
+        cls, form: StateForm, grads: Any, state: Any, params: Any, extra: Mapping[str, Any]
+    ) -> Arguments:
+        """The arguments, of which the structures fit.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT if they do not.
+        """
+        paths, tree = jax.tree_util.tree_flatten_with_path(grads)
+        if params is not None:
+            _check_tree("parameters", jax.tree.structure(params), "gradients", tree)
+        like = jax.tree.map(_type, grads if params is None else params)
+        with _compat.outside_all_traces():
+            whole = jax.eval_shape(form.whole, like)
+            owners = form.owners(whole, like)
+        leaves, state_tree = jax.tree.flatten(state)
+        _check_tree("state", state_tree, "one that init returns", jax.tree.structure(whole))
+        given = list(map(jnp.asarray, leaves))
+        owned = jax.tree.leaves(owners)
+        types = [
+            _type(x) if owner == SHARED else jax.ShapeDtypeStruct(t.shape, x.dtype)
+            for x, t, owner in zip(given, jax.tree.leaves(whole), owned, strict=True)
+        ]
+        others, extra_tree = jax.tree.flatten(dict(extra))
+        return cls(
+            [jax.tree_util.keystr(path) or "the parameter" for path, _ in paths],
+            [jnp.asarray(leaf) for _, leaf in paths],
+            list(map(jnp.asarray, jax.tree.leaves(params))),
+            given,
+            list(map(jnp.asarray, others)),
+            tree,
+            state_tree,
+            extra_tree,
+            owned,
+            types,
+        )
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for arguments that are traced alike."""
+        columns = (self.grads, self.params, self.state_types, self.extra)
+        types = tuple(tuple((x.shape, x.dtype, _is_weak(x)) for x in column) for column in columns)
+        return types, self.tree, self.state_tree, self.extra_tree, tuple(self.owners)
+
+    def check(self, axis: str, ranks: int) -> None:
+        """Shapes, dtypes, and that gradients are not summed yet.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT or OPTIM_SUMMED.
+        """
+        shapes = [g.shape for g in self.grads]
+        for path, g in zip(self.paths, self.grads, strict=True):
+            _check_array(path, "gradients", g, g.shape, g.shape, ranks)
+        for path, p, shape in zip(self.paths, self.params, shapes, strict=bool(self.params)):
+            _check_array(path, "parameters", p, shape, shape, ranks)
+        for x, owner in zip(self.state, self.owners, strict=True):
+            if owner != SHARED:
+                block = (block_size(self.grads[owner].size, ranks),)
+                path = self.paths[owner]
+                _check_array(path, "slices in the state", x, block, shapes[owner], ranks)
+        # What differs between ranks is known to JAX under check_vma=True alone.
+        if axis in _compat.varying_axes(lax.axis_index(axis)):
+            for path, g in zip(self.paths, self.grads, strict=True):
+                _check_not_summed(path, g, axis)
 
 
-_SHOWN = {"w": "parameters", "m": "first moments", "v": "second moments"}
+def _type(x: Any) -> jax.ShapeDtypeStruct:
+    x = x if hasattr(x, "dtype") else jnp.asarray(x)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=_is_weak(x))
 
 
-def _check_types(
+def _is_weak(x: Any) -> bool:
+    return bool(getattr(x, "weak_type", False))
+
+
+def _check_tree(what: str, tree: Any, other: str, wanted: Any) -> None:
+    if tree != wanted:
+        raise LayoutError(
+            "OPTIM_ARGUMENT",
+            f"the {what} {'has' if what == 'state' else 'have'} another structure than "
+            f"{'' if what == 'state' else 'the '}{other}",
+            operands=(f"{what}: {tree}", f"{other}: {wanted}"),
+            fixes=(
+                "pass the state that init, or the last step, returned for these parameters; "
+                "optax's own states are not sliced: tx.load_form(state, params)",
+            ),
+        )
+
+
+def _check_array(
     where: str,
-    row: Mapping[str, Any],
-    whole: Mapping[str, Any],
-    slices: Mapping[str, Any],
+    shown: str,
+    x: Any,
+    shape: tuple[int, ...],
+    gradient: tuple[int, ...],
     ranks: int,
 ) -> None:
-    g = row["g"]
-    block = (block_size(g.size, ranks),)
-    wanted = {"g": g.shape, **dict.fromkeys(whole, g.shape), **dict.fromkeys(slices, block)}
-    for name, shape in wanted.items():
-        x = row[name]
-        shown = _SHOWN.get(name, "gradients")
-        if x.shape != shape:
-            raise LayoutError(
-                "OPTIM_ARGUMENT",
-                f"{where}: the {shown} have shape {x.shape}, not {shape}, "
-                f"for a gradient of shape {g.shape} on {ranks} ranks",
-            )
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise LayoutError(
-                "OPTIM_ARGUMENT",
-                f"{where}: the {shown} are {x.dtype}, not floating point",
-                fixes=("leave arrays that are not trained out of the pytree",),
-            )
+    if x.shape != shape:
+        raise LayoutError(
+            "OPTIM_ARGUMENT",
+            f"{where}: the {shown} have shape {x.shape}, not {shape}, "
+            f"for a gradient of shape {gradient} on {ranks} ranks",
+        )
+    if shown != "slices in the state" and not jnp.issubdtype(x.dtype, jnp.floating):
+        raise LayoutError(
+            "OPTIM_ARGUMENT",
+            f"{where}: the {shown} are {x.dtype}, not floating point",
+            fixes=("leave arrays that are not trained out of the pytree",),
+        )
 
 
-def _check_not_summed(
-    where: str, row: Mapping[str, Any], slices: Mapping[str, Any], axis_name: str
-) -> None:
-    # Slices always vary where JAX keeps track of that (check_vma=True).
-    tracked = any(axis_name in _compat.varying_axes(row[name]) for name in slices)
-    if tracked and axis_name not in _compat.varying_axes(row["g"]):
+def _check_not_summed(where: str, g: Any, axis: str) -> None:
+    if axis not in _compat.varying_axes(g):
         raise LayoutError(
             "OPTIM_SUMMED",
-            f"{where}: the gradient is equal on all ranks of '{axis_name}'",
+            f"{where}: the gradient is equal on all ranks of '{axis}'",
             because="jax.shard_map with check_vma=True has already summed the gradient of a "
             "Replicated parameter; the step would reduce it a second time",
             fixes=(
-                f"differentiate by jax.lax.pcast(params, '{axis_name}', to='varying') "
+                f"differentiate by jax.lax.pcast(params, '{axis}', to='varying') "
                 "and pass the params themselves to step",
             ),
         )

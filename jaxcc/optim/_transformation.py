@@ -1,51 +1,60 @@
-"""An optax transformation that also has a fused step: reduce, update and gather a whole pytree in
-one kernel call.
-"""
+"""An optax transformation that also has a fused step: reduce, update and gather a whole pytree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optax
 
+if TYPE_CHECKING:
+    from jaxcc.optim._fuse import Fused
+
 
 class FusedTransformation(optax.GradientTransformationExtraArgs):
-    """What `jaxcc.optim.adam` returns; use it as any optax transformation, or call `step`.
+    """What `jaxcc.optim.fuse` returns; use it as any optax transformation, or call `step`.
 
-    All of it runs inside `jax.shard_map` over the optimizer's axis; `init` also runs outside, and
-    then returns global arrays. Gradients are those of each rank's own loss (`Local`): the
+    `step` and `update` run inside `jax.shard_map` over the optimizer's axis; `init` also outside,
+    and then returns global arrays. Gradients are those of each rank's own loss (`Local`): the
     transformation averages them over the axis.
     """
 
-    _step: Callable[..., Any]
-    _specs: Callable[[], Any]
+    _fused: Fused
 
     @classmethod
-    def make(
-        cls,
-        init: Any,
-        update: Any,
-        step: Callable[..., Any],
-        specs: Callable[[], Any],
-    ) -> FusedTransformation:
-        """The transformation made of these functions."""
-        made = cls(init, update)
-        made._step = step
-        made._specs = specs
+    def make(cls, fused: Fused) -> FusedTransformation:
+        """The transformation of these functions."""
+
+        def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            return fused.update(updates, state, params, extra)
+
+        made = cls(lambda params: fused.form.init(params, fused.mesh), update)
+        made._fused = fused
         return made
 
-    def step(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def step(self, grads: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
         """New parameters and new state: `update` and `optax.apply_updates` in one.
 
         Args:
           grads: a pytree like `params`: this rank's gradients, not yet reduced.
-          state: from `init` or the last step; on each rank 1/n of the moments.
+          state: from `init` or the last step; on each rank 1/n of the arrays like parameters.
           params: the parameters, equal on all ranks. Donate them, and the state, to the enclosing
             `jax.jit`.
+          extra: what optax's `update` takes by keyword, equal on all ranks.
         """
-        return self._step(grads, state, params)
+        return self._fused.step(grads, state, params, extra)
 
-    def specs(self) -> Any:
-        """PartitionSpecs of the state, a pytree prefix for `in_specs` and `out_specs`."""
-        return self._specs()
+    def specs(self, params: Any = None) -> Any:
+        """PartitionSpecs of the state for `in_specs` and `out_specs`: a pytree prefix, or with
+        `params`, or their types, one for each array.
+        """
+        return self._fused.form.specs(params)
+
+    def save_form(self, state: Any, params: Any) -> Any:
+        """The global state as optax has it, of whole arrays in the parameters' shapes: a checkpoint
+        for a group of any size.
+        """
+        return self._fused.form.save_form(state, params)
+
+    def load_form(self, saved: Any, params: Any) -> Any:
+        """The global state of this mesh for what `save_form` gave, or for optax's own state."""
+        return self._fused.form.load_form(saved, params, self._fused.mesh())

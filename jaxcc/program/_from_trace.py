@@ -169,5 +169,6 @@ def _tiled_collective(kind: str, eqn: Any) -> Mapping[str, Any] | None:
     axes = _compat.axis_names(eqn)
     if len(axes) != 1 or params.get("axis_index_groups") is not None:
         return None
-    dim = params["scatter_dimension" if kind == "reduce_scatter" else "all_gather_dimension"]
-    return {"axes": axes, "dim": dim, "op": "sum"}
+    if kind == "all_gather":
+        return {"axes": axes, "dim": params["all_gather_dimension"]}
+    return {"axes": axes, "dim": params["scatter_dimension"], "op": "sum"}

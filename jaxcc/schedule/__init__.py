@@ -16,3 +16,4 @@ from jaxcc.schedule._tactics import Tactic as Tactic
 from jaxcc.schedule._tactics import attempt as attempt
 from jaxcc.schedule._tactics import repeat as repeat
 from jaxcc.schedule._tactics import sequence as sequence
+from jaxcc.schedule.verbs._pointwise import POINTWISE as POINTWISE

@@ -5,7 +5,7 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,16 +41,19 @@ class FusedCall:
         *,
         check_vma: bool = True,
         any_size: bool = False,
+        per_tensor: Collection[str] = (),
     ) -> FusedCall:
         """Generates, compiles and loads the kernel of `op`, to be called under `shard_map` with
         this `check_vma`.
+
+        Of the 0-d operands, `over` gets those of `per_tensor` with each tensor.
 
         Raises:
           CodegenError: it cannot be generated or compiled.
           BackendError: the mesh's devices are not CPU devices of this process.
         """
         groups = runtime.groups_of(mesh, op.params["axes"])
-        made = plan(program, op, layouts, any_size=any_size)
+        made = plan(program, op, layouts, any_size=any_size, per_tensor=per_tensor)
         key, path = codegen.compile_kernel(made.kernel)
         runtime.load_kernel(key, str(path))
         return cls(op, key, made, groups, _aliases(program, op, made, donate), check_vma)
@@ -64,7 +67,11 @@ class FusedCall:
         return order, results
 
     def over(
-        self, tensors: Sequence[Mapping[str, Any]], scalars: Mapping[str, Any], order: Any
+        self,
+        tensors: Sequence[Mapping[str, Any]],
+        scalars: Mapping[str, Any],
+        order: Any,
+        shapes: Sequence[tuple[int, ...]],
     ) -> tuple[Any, list[dict[str, Any]]]:
         """One call for many tensors, of a kernel built for any size.
 
@@ -77,15 +84,12 @@ class FusedCall:
         Returns:
           The next order buffer, and each tensor's results by name.
         """
-        whole = next(one for one in self.plan.inputs if one.role in (Role.REDUCE, Role.WHOLE))
         calls: list[runtime.Tensor] = []
-        for values in tensors:
-            like = values[str(whole.value)]
-            block = (-(-like.size // self.groups.ranks),)
-            shapes = [
-                like.shape if role == OutRole.GATHER else block for role in self.plan.out_roles
-            ]
-            calls.append(self._tensor(values, shapes, 1, like.size))
+        for values, shape in zip(tensors, shapes, strict=True):
+            size = math.prod(shape)
+            block = (-(-size // self.groups.ranks),)
+            results = [shape if role == OutRole.GATHER else block for role in self.plan.out_roles]
+            calls.append(self._tensor(values, results, 1, size))
         order, results = self._run(scalars, calls, order)
         return order, [dict(zip(self.op.outputs, one, strict=True)) for one in results]
 
@@ -106,7 +110,7 @@ class FusedCall:
         """The kernel trusts its operands' sizes and dtypes: nobody looks after this."""
         block = -(-extent // self.groups.ranks)
         size = outer * (block if one.role == Role.SLICE else extent)
-        if one.role == Role.SCALAR or (one.role == Role.WHOLE and not self.plan.any_size):
+        if one.type.shape == () or (one.role == Role.WHOLE and not self.plan.any_size):
             size = math.prod(one.type.shape)
         if (x.size, x.dtype) != (size, one.type.dtype):
             raise ScheduleError(

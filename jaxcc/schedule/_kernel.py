@@ -5,7 +5,7 @@ is indexed.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ def plan(
     layouts: Mapping[str, LayoutMap | str],
     *,
     any_size: bool = False,
+    per_tensor: Collection[str] = (),
 ) -> KernelPlan:
     """The kernel of a fused operation.
 
@@ -69,12 +70,13 @@ def plan(
       op: the fused operation.
       layouts: of the program's values.
       any_size: the kernel serves flat tensors of every size, not only this one's.
+      per_tensor: the 0-d values that differ from tensor to tensor of one call.
 
     Raises:
       CodegenError: the generator lacks a primitive or dtype, or an operand has a form that it
         cannot index.
     """
-    reads = _Reads(program, op, layouts)
+    reads = _Reads(program, op, layouts, per_tensor)
     # Whole shapes: a block with one row would look like a dimension to broadcast.
     with _compat.outside_all_traces():
         jaxpr = jax.make_jaxpr(reads.elementwise)(*(one.type for one in reads.inputs))
@@ -106,8 +108,15 @@ def _block(op: Op, types: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[tuple[int
 class _Reads:
     """What a group reads from outside: one kernel input per value and role, scalars first."""
 
-    def __init__(self, program: Program, op: Op, layouts: Mapping[str, LayoutMap | str]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        op: Op,
+        layouts: Mapping[str, LayoutMap | str],
+        per_tensor: Collection[str],
+    ) -> None:
         (self.axis,) = op.params["axes"]
+        self.per_tensor = per_tensor
         self.op = op
         self.layouts = layouts
         self.types = program.types()
@@ -181,7 +190,8 @@ class _Reads:
         if part.kind == "own_slice":
             return KernelInput(x, Role.WHOLE, given)
         if given.shape == ():
-            return KernelInput(x, Role.SCALAR, given)
+            own = x in self.per_tensor
+            return KernelInput(x, Role.WHOLE if own else Role.SCALAR, given)
         replicated = isinstance(layout, LayoutMap) and layout[self.axis] == Replicated
         # What is gathered is the rank's block, even if all blocks are alike.
         if replicated and part.kind != "all_gather":

@@ -1,0 +1,128 @@
+"""Fuses any optax transformation made of elementwise work and whole reductions with the gradients'
+mean over the ranks and the parameters' all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jaxcc.layout import BackendError, CodegenError
+from jaxcc.optim._arguments import Arguments, ranks_of
+from jaxcc.optim._kernel import ClassProgram
+from jaxcc.optim._plan import Work
+from jaxcc.optim._run import Execution
+from jaxcc.optim._state import SHARED, StateForm, mesh_or_current
+from jaxcc.optim._trace import Traced, traced_update
+from jaxcc.optim._transformation import FusedTransformation
+from jaxcc.schedule import FusedCall, warn_unfused
+
+
+def fuse(
+    tx: optax.GradientTransformation,
+    *,
+    axis_name: str,
+    mesh: Mesh | None = None,
+    master: Any = None,
+) -> FusedTransformation:
+    """`tx` on the mean of the ranks' gradients, its state sliced over the ranks, its update one
+    kernel with the reduction and the all-gather.
+
+    A reduction over all elements of a parameter (a norm, to clip by or to scale with) ends a
+    kernel: its numbers are exchanged, and the next kernel goes on from slices.
+
+    Args:
+      tx: an optax transformation; what it does to arrays of a parameter's shape must be elementwise
+        or reduce all of it.
+      axis_name: the mesh axis whose ranks each hold a part of the batch.
+      mesh: the mesh that it runs on; by default that of `jax.set_mesh`.
+      master: a dtype such as `jnp.float32`: the state then has a slice of the parameters in it,
+        which is updated in it, and rounded to the parameters' own dtype.
+
+    Returns:
+      A transformation whose state is `tx`'s with flat slices, [ceil(size / n)] on each rank.
+      Without a C++ compiler, or on devices that are not CPU devices of this process, it computes
+      the same by XLA's collectives.
+
+    Raises (when it is first run):
+      LayoutError: OPTIM_UNSUPPORTED for other transformations.
+    """
+    fused = Fused(
+        StateForm(optax.with_extra_args_support(tx), axis_name, master and jnp.dtype(master)), mesh
+    )
+    return FusedTransformation.make(fused)
+
+
+class Fused:
+    """The functions of a fused transformation."""
+
+    def __init__(self, form: StateForm, mesh: Mesh | None) -> None:
+        self.form = form
+        self._mesh = mesh
+        self._traced: dict[Any, Traced] = {}
+        self._calls: dict[Any, FusedCall | None] = {}
+
+    def mesh(self) -> Mesh:
+        return mesh_or_current(self._mesh)
+
+    def step(self, grads: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> Any:
+        """New parameters and state."""
+        return self._run(grads, state, params, extra, apply=True)
+
+    def update(self, grads: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> Any:
+        """Updates and state."""
+        if self.form.master is None:
+            return self._run(grads, state, params, extra, apply=False)
+        new, state = self._run(grads, state, params, extra, apply=True)
+        # In the master's dtype the difference of two rounded numbers is exact, or nearly so.
+        wide = self.form.master
+        return jax.tree.map(lambda n, p: n.astype(wide) - p.astype(wide), new, params), state
+
+    def _run(
+        self, grads: Any, state: Any, params: Any, extra: Mapping[str, Any], *, apply: bool
+    ) -> Any:
+        axis = self.form.axis
+        ranks = ranks_of(axis)
+        given = Arguments.of(self.form, grads, state, params, extra)
+        given.check(axis, ranks)
+        traced = self._trace(given, apply)
+        arrays = dict(zip(traced.means, given.grads, strict=True))
+        pairs = zip(traced.params, given.params, strict=True)
+        arrays |= {v: x for v, x in pairs if v is not None}
+        arrays |= dict(zip(traced.state, given.state, strict=True))
+        arrays |= dict(zip(traced.extra, given.extra, strict=True))
+        execution = Execution(arrays, given.grads, axis)
+        execution.run(traced.plan, self._call)
+        out = traced.outputs
+        new = [execution.result(v, n) for n, v in enumerate(out.params)]
+        kept = [
+            execution.shared(out.shared[n])
+            if owner == SHARED
+            else execution.slot(out.slots[n], owner)
+            for n, owner in enumerate(given.owners)
+        ]
+        return given.tree.unflatten(new), given.state_tree.unflatten(kept)
+
+    def _trace(self, given: Arguments, apply: bool) -> Traced:
+        key = (given.key, apply)
+        if key not in self._traced:
+            self._traced[key] = traced_update(self.form, given, apply=apply)
+        return self._traced[key]
+
+    def _call(self, works: Sequence[Work]) -> FusedCall | None:
+        """The kernel for these works; None, after one warning, where there cannot be one."""
+        mesh = self.mesh()
+        program = ClassProgram(works, self.form.axis)
+        key = (works[0].text, program.own, mesh)
+        if key not in self._calls:
+            try:
+                self._calls[key] = program.call(mesh)
+            except (CodegenError, BackendError) as error:
+                warn_unfused(error)
+                self._calls[key] = None
+        return self._calls[key]

@@ -1,0 +1,162 @@
+"""One kernel for all parameters that are computed alike in one phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name as label
+from jax.sharding import Mesh
+
+from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
+from jaxcc.optim._plan import Work
+from jaxcc.optim._slices import block_size, gathered, own_block, reduced_block
+from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
+from jaxcc.program import COLLECTIVES, Program
+from jaxcc.schedule import FusedCall, Schedule, Source
+
+_PREFIX = {MEAN: "g", PARAM: "w", SLOT: "s"}
+_RESULT = "result"
+
+
+class ClassProgram:
+    """The program of works with one text, for one flat tensor each.
+
+    Attributes:
+      inputs: names of the sources.
+      numbers: names of the numbers.
+      own: of those, the ones that differ from tensor to tensor.
+      gathers: whether the first target is gathered; it is then called `result`.
+      kept: names of the slices that result.
+    """
+
+    def __init__(self, works: Sequence[Work], axis: str) -> None:
+        first = works[0]
+        self.inputs = tuple(f"{_PREFIX[role]}{n}" for n, role in enumerate(first.roles))
+        self.numbers = tuple(f"n{n}" for n in range(len(first.numbers)))
+        self.own = tuple(
+            name
+            for n, name in enumerate(self.numbers)
+            if any(work.numbers[n] is not first.numbers[n] for work in works)
+        )
+        self.gathers = first.gather is not None
+        self.kept = tuple(f"new{n}" for n in range(len(first.slices)))
+        self._first = first
+        self._axis = axis
+
+    @property
+    def _results(self) -> tuple[str, ...]:
+        return (_RESULT, *self.kept) if self.gathers else self.kept
+
+    def call(self, mesh: Mesh) -> FusedCall:
+        """The compiled kernel.
+
+        Raises:
+          CodegenError: it cannot be generated or compiled.
+          BackendError: the mesh's devices are not CPU devices of this process.
+        """
+        schedule = self.schedule(mesh)
+        (op,) = (op for op in schedule.program.ops if op.body)
+        free = [n for n, free in zip(self.inputs, self._first.free, strict=True) if free]
+        return FusedCall.build(
+            mesh,
+            schedule.program,
+            op,
+            schedule.layouts,
+            free,
+            any_size=True,
+            per_tensor=self.own,
+        )
+
+    def schedule(self, mesh: Mesh) -> Schedule:
+        """The scheduled program for a flat tensor of 8 elements for each rank."""
+        schedule = Schedule(self._source(mesh.shape[self._axis]))
+        results = self._results
+        if MEAN in self._first.roles:
+            schedule = schedule.split("total")
+        for name in results:
+            while (gather := _gather_before(schedule.program, name)) is not None:
+                schedule = schedule.reorder(gather, after=name)
+        schedule = schedule.as_slice(*self.kept)
+        moves = [op.name for op in schedule.program.ops if op.kind in COLLECTIVES]
+        return schedule.fuse(*moves, *results, name="update")
+
+    def unfused(self, arrays: Sequence[Any], numbers: Sequence[Any], like: Any) -> list[Any]:
+        """The results for one tensor by XLA's collectives.
+
+        Args:
+          arrays: for each source the whole array, or this rank's flat slice.
+          numbers: for each.
+          like: the shape of the tensor.
+        """
+        first = self._first
+        blocks: list[Any] = []
+        for v, role, x in zip(first.sources, first.roles, arrays, strict=True):
+            if role == MEAN:
+                blocks.append(self._mean(reduced_block(x, self._axis), v.dtype))
+            else:
+                blocks.append(x if role == SLOT else own_block(x, self._axis))
+        shape = (block_size(like.size, lax.axis_size(self._axis)),)
+        results = self._apply(blocks, numbers, shape)
+        if self.gathers:
+            results[0] = gathered(results[0], self._axis, like.size).reshape(like.shape)
+        return results
+
+    def _mean(self, total: Any, dtype: Any) -> Any:
+        return total.astype(dtype) / lax.axis_size(self._axis)
+
+    def _apply(
+        self, arrays: Sequence[Any], numbers: Sequence[Any], shape: tuple[int, ...]
+    ) -> list[Any]:
+        work = self._first
+        known = dict(zip((*work.sources, *work.numbers), (*arrays, *numbers), strict=True))
+        return evaluate(work.targets, known, shape)
+
+    def _source(self, ranks: int) -> Source:
+        mesh = jax.sharding.AbstractMesh((ranks,), (self._axis,))
+        first, roles = self._first, self._first.roles
+        shape = (8 * ranks,)
+
+        def update(*given: Any) -> tuple[Any, ...]:
+            arrays: list[Any] = list(given[: len(roles)])
+            for n, (v, role) in enumerate(zip(first.sources, roles, strict=True)):
+                if role == MEAN:
+                    total = label(lax.psum(arrays[n], self._axis), "total")
+                    arrays[n] = self._mean(total, v.dtype)
+                elif role == SLOT:
+                    arrays[n] = lax.all_gather(arrays[n], self._axis, tiled=True)
+            results = self._apply(arrays, given[len(roles) :], shape)
+            # What is only handed on needs an operation that the slice's gather can move past.
+            results = [
+                jnp.copy(x) if v in first.sources else x
+                for v, x in zip(first.targets, results, strict=True)
+            ]
+            return tuple(map(label, results, self._results))
+
+        kinds = {MEAN: Local, PARAM: Replicated, SLOT: Sliced(0)}
+        layouts: list[LayoutMap] = [as_map(kinds[role], (self._axis,)) for role in roles]
+        layouts += [as_map(Replicated, (self._axis,))] * len(self.numbers)
+        avals = [
+            jax.ShapeDtypeStruct(shape, v.data if role == MEAN else v.dtype)
+            for v, role in zip(first.sources, roles, strict=True)
+        ]
+        avals += [jax.ShapeDtypeStruct((), v.dtype) for v in first.numbers]
+        report = check(update, *avals, mesh=mesh, in_layouts=tuple(layouts))
+        return Source(
+            update,
+            tuple(avals),
+            mesh,
+            (*self.inputs, *self.numbers),
+            tuple(layouts),
+            tuple(report.out_layouts),
+            True,
+        )
+
+
+def _gather_before(program: Program, name: str) -> str | None:
+    """An all-gather that a value depends on."""
+    before = program.reaching([name])
+    return next((o.name for o in program.ops if o.kind == "all_gather" and o.name in before), None)

@@ -1,0 +1,168 @@
+"""Runs a plan on one rank: kernels, what XLA computes between them, reductions over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcc import runtime
+from jaxcc.optim._kernel import ClassProgram
+from jaxcc.optim._plan import Plan, Work
+from jaxcc.optim._slices import across_ranks, block_size, local_reduction, own_block
+from jaxcc.optim._values import (
+    FILL,
+    LITERAL,
+    MEAN,
+    OUTSIDE,
+    REDUCE,
+    SLOT,
+    Value,
+    evaluate,
+)
+from jaxcc.schedule import FusedCall
+
+Calls = Callable[[Sequence[Work]], FusedCall | None]
+
+
+class Execution:
+    """One run, inside `shard_map`. `arrays` has what is known of each value.
+
+    Gradients, parameters and other whole arrays are whole, all else of a parameter are slices.
+    """
+
+    def __init__(self, arrays: Mapping[Value, Any], sizes: Sequence[Any], axis: str) -> None:
+        self._arrays = dict(arrays)
+        self._whole: dict[Value, Any] = {}
+        self._like = sizes
+        self._axis = axis
+        self._order = runtime.new_order()
+
+    def run(self, plan: Plan, calls: Calls) -> None:
+        """Everything; `calls` gives the kernel for works that are alike, None where there is
+        none.
+        """
+        for number, phase in enumerate(plan.phases):
+            self._share(plan, number)
+            for works in phase.kernels:
+                self._kernel(works, calls)
+            for work in phase.local:
+                self._keep(work, work.slices, self._on_blocks(work))
+            self._reduce(phase.reductions)
+        self._share(plan, len(plan.phases))
+        for v, work in plan.whole.items():
+            (flat,) = self._on_whole(work)
+            self._whole[v] = flat.reshape(self._like[work.leaf].shape)
+
+    def result(self, v: Value, leaf: int) -> Any:
+        """A value that all ranks get all of, in the shape of parameter `leaf`."""
+        if v in self._whole:
+            return self._whole[v]
+        return jnp.broadcast_to(self._arrays[v], self._like[leaf].shape)
+
+    def slot(self, v: Value, leaf: int) -> Any:
+        """This rank's slice of a value for parameter `leaf`."""
+        if v.sliced:
+            return self._arrays[v]
+        return own_block(self.result(v, leaf), self._axis)
+
+    def shared(self, v: Value) -> Any:
+        """A value that all ranks hold alike."""
+        return jnp.asarray(self._arrays[v], v.dtype)
+
+    def _share(self, plan: Plan, phase: int) -> None:
+        for v in plan.shared:
+            if v.phase <= phase and v not in self._arrays:
+                given = [self._arrays[x] for x in v.inputs] if v.kind != REDUCE else []
+                if v.kind == LITERAL:
+                    self._arrays[v] = v.data
+                elif v.kind == FILL:
+                    number = jnp.asarray(given[0], v.dtype)
+                    self._arrays[v] = lax.broadcast_in_dim(number, v.shape, ())
+                elif v.kind == OUTSIDE:
+                    results = v.data.function(*given)
+                    self._arrays[v] = results[v.index]
+
+    def _kernel(self, works: Sequence[Work], calls: Calls) -> None:
+        full = [work for work in works if self._like[work.leaf].size]
+        for work in works:
+            if work not in full:
+                self._empty(work)
+        if not full:
+            return
+        program, call = ClassProgram(works, self._axis), calls(works)
+        if call is None:
+            for work in full:
+                results = program.unfused(
+                    [self._arrays[v] for v in work.sources],
+                    [self._arrays[v] for v in work.numbers],
+                    self._like[work.leaf],
+                )
+                self._take(work, results)
+            return
+        numbers = [dict(zip(program.numbers, work.numbers, strict=True)) for work in full]
+        tensors = [
+            {
+                **{n: self._arrays[v] for n, v in zip(program.inputs, work.sources, strict=True)},
+                **{n: self.shared(of[n]) for n in program.own},
+            }
+            for work, of in zip(full, numbers, strict=True)
+        ]
+        scalars = {n: self.shared(v) for n, v in numbers[0].items() if n not in program.own}
+        shapes = [self._like[work.leaf].shape for work in full]
+        self._order, made = call.over(tensors, scalars, self._order, shapes)
+        for work, one in zip(full, made, strict=True):
+            gathered = [x for name, x in one.items() if name not in program.kept]
+            self._take(work, [*gathered, *(one[name] for name in program.kept)])
+
+    def _take(self, work: Work, results: Sequence[Any]) -> None:
+        if work.gather is not None:
+            self._whole[work.gather] = results[0]
+            results = results[1:]
+        self._keep(work, work.slices, results)
+
+    def _keep(self, work: Work, values: Sequence[Value], results: Sequence[Any]) -> None:
+        self._arrays.update(zip(values, results, strict=True))
+
+    def _empty(self, work: Work) -> None:
+        like = self._like[work.leaf]
+        nothing = [own_block(jnp.zeros((0,), v.dtype), self._axis) for v in work.slices]
+        whole = [] if work.gather is None else [jnp.zeros(like.shape, work.gather.dtype)]
+        self._take(work, [*whole, *nothing])
+
+    def _on_blocks(self, work: Work) -> list[Any]:
+        known = {
+            v: self._arrays[v] if role == SLOT else own_block(self._arrays[v], self._axis)
+            for v, role in zip(work.sources, work.roles, strict=True)
+        }
+        known |= {v: self._arrays[v] for v in work.numbers}
+        size = self._like[work.leaf].size
+        return evaluate(work.targets, known, (block_size(size, lax.axis_size(self._axis)),))
+
+    def _on_whole(self, work: Work) -> list[Any]:
+        assert MEAN not in work.roles and SLOT not in work.roles
+        known = {v: self._arrays[v].reshape(-1) for v in work.sources}
+        known |= {v: self._arrays[v] for v in work.numbers}
+        return evaluate(work.targets, known, (self._like[work.leaf].size,))
+
+    def _reduce(self, reductions: Mapping[Value, Work]) -> None:
+        """All numbers of one dtype by one exchange, which the order buffer is a part of: no rank
+        comes to it or to a kernel before the other is done.
+        """
+        if not reductions:
+            return
+        parts: dict[Any, list[tuple[Value, Any]]] = {}
+        for v, work in reductions.items():
+            (block,) = self._on_blocks(work)
+            size = self._like[work.leaf].size
+            part = local_reduction(v.data, block, size, self._axis)
+            wire = jnp.int32 if v.dtype == bool else v.dtype
+            parts.setdefault(wire, []).append((v, part.astype(wire)))
+        for wire, pairs in parts.items():
+            stack = jnp.stack([*(x for _, x in pairs), self._order[0].astype(wire)])
+            rows = lax.all_gather(stack, self._axis, to="invarying")
+            for n, (v, _) in enumerate(pairs):
+                self._arrays[v] = across_ranks(v.data, rows[:, n].astype(v.dtype))
+            self._order = rows[0, -1:].astype(self._order.dtype)

@@ -1,0 +1,84 @@
+"""Flat slices: of an array with `size` elements each of n ranks has ceil(size / n), the last ranks
+perhaps fewer that count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcc import _compat
+from jaxcc.program import own_slice
+
+
+def block_size(size: int, ranks: int) -> int:
+    """Elements of a flat tensor that one rank owns; the last ranks may own fewer."""
+    return -(-size // ranks)
+
+
+def padded(x: Any, ranks: int) -> jax.Array:
+    """The array flat, with zeros up to `ranks` equal blocks."""
+    return jnp.pad(jnp.reshape(x, -1), (0, block_size(x.size, ranks) * ranks - x.size))
+
+
+def own_block(x: Any, axis: str) -> jax.Array:
+    """This rank's block of an array that is equal on all ranks of `axis`."""
+    if x.size == 0:
+        return _varying(jnp.reshape(x, -1), axis)
+    return _varying(own_slice(padded(x, lax.axis_size(axis)), axis, 0), axis)
+
+
+def reduced_block(x: Any, axis: str) -> jax.Array:
+    """This rank's block of the sum over the ranks."""
+    flat = _varying(padded(x, lax.axis_size(axis)), axis)
+    return flat if x.size == 0 else lax.psum_scatter(flat, axis, tiled=True)
+
+
+def gathered(block: Any, axis: str, size: int) -> jax.Array:
+    """The flat array of all blocks, equal on all ranks."""
+    if size == 0:
+        return jnp.zeros((0,), block.dtype)
+    return lax.all_gather(_varying(block, axis), axis, tiled=True, to="invarying")[:size]
+
+
+def _varying(x: Any, axis: str) -> jax.Array:
+    (x,) = _compat.unify_varying([x], (axis,))
+    return x
+
+
+def local_reduction(kind: str, block: Any, size: int, axis: str) -> jax.Array:
+    """One number from the elements of this rank's block that count, of an array of `size`."""
+    ranks = lax.axis_size(axis)
+    reduce, neutral = _REDUCE[kind], _neutral(kind, block.dtype)
+    if size % ranks:
+        mine = lax.axis_index(axis) * block.size + jnp.arange(block.size) < size
+        block = jnp.where(mine, block, neutral)
+    return reduce(block)
+
+
+def across_ranks(kind: str, parts: Any) -> jax.Array:
+    """The number of the whole array, from each rank's."""
+    return _REDUCE[kind](parts)
+
+
+_REDUCE: Any = {
+    "sum": lambda x: jnp.sum(x, dtype=x.dtype),
+    "prod": lambda x: jnp.prod(x, dtype=x.dtype),
+    "max": lambda x: jnp.max(x, initial=_neutral("max", x.dtype)),
+    "min": lambda x: jnp.min(x, initial=_neutral("min", x.dtype)),
+    "and": jnp.all,
+    "or": jnp.any,
+}
+
+
+def _neutral(kind: str, dtype: Any) -> Any:
+    if kind in ("max", "min"):
+        sign = 1 if kind == "min" else -1
+        if jnp.issubdtype(dtype, jnp.floating):
+            return dtype.type(sign * jnp.inf)
+        info = jnp.iinfo(dtype)
+        return info.max if kind == "min" else info.min
+    return {"sum": 0, "prod": 1, "and": True, "or": False}[kind]

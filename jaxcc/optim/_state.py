@@ -1,0 +1,211 @@
+"""The optimizer's state: optax's own, with each array that has its parameter's shape as a flat
+slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxcc import _compat
+from jaxcc.layout import BackendError, LayoutError
+from jaxcc.optim._slices import own_block, padded
+from jaxcc.optim._unsupported import unsupported
+
+SHARED = -1
+
+
+class MasterState(NamedTuple):
+    """The state of `fuse(..., master=dtype)`.
+
+    Attributes:
+      master: like the parameters, this rank's flat slice of each in the master's dtype.
+      inner: the transformation's state, sliced.
+    """
+
+    master: Any
+    inner: Any
+
+
+@dataclass(frozen=True)
+class StateForm:
+    """How the state of one transformation lies on the ranks.
+
+    Attributes:
+      tx: the transformation.
+      axis: the mesh axis that slices are cut over.
+      master: dtype of the master copy, None if there is none.
+    """
+
+    tx: optax.GradientTransformationExtraArgs
+    axis: str
+    master: Any = None
+
+    def whole(self, params: Any) -> Any:
+        """The state as optax has it, of whole arrays."""
+        if self.master is None:
+            return self.tx.init(params)
+        wide = jax.tree.map(lambda p: jnp.asarray(p, self.master), params)
+        return MasterState(wide, self.tx.init(wide))
+
+    def owners(self, state: Any, params: Any) -> Any:
+        """Like the state: for each array the number of the parameter that it belongs to and has the
+        shape of, or SHARED.
+
+        Args:
+          state: of whole arrays, or their types.
+          params: the parameters, or their types.
+        """
+        leaves, tree = jax.tree.flatten(params)
+        numbers = jax.tree.unflatten(tree, range(len(leaves)))
+
+        def owner(x: Any, number: Any) -> Any:
+            if isinstance(x, optax.MaskedNode):
+                return x
+            return number if jnp.shape(x) == jnp.shape(leaves[number]) else SHARED
+
+        inner = state if self.master is None else state.inner
+        try:
+            owned = optax.tree_utils.tree_map_params(
+                self.tx,
+                owner,
+                inner,
+                numbers,
+                transform_non_params=lambda _: SHARED,
+                is_leaf=lambda x: isinstance(x, optax.MaskedNode),
+            )
+        except ValueError as error:
+            raise unsupported(
+                "its state holds trees that are not like the parameters", because=str(error)
+            ) from error
+        return owned if self.master is None else MasterState(numbers, owned)
+
+    def init(self, params: Any, mesh: Callable[[], Mesh]) -> Any:
+        """The state for these parameters: inside `shard_map` this rank's, outside the global one,
+        sharded over the axis and made in place.
+        """
+        try:
+            lax.axis_size(self.axis)
+        except NameError:
+            return self.placed(lambda p: self.whole(p), params, params, mesh())
+        owners = self.owners(jax.eval_shape(self.whole, params), params)
+
+        def sliced(params: Any) -> Any:
+            return jax.tree.map(
+                lambda x, owner: x if owner == SHARED else own_block(x, self.axis),
+                self.whole(params),
+                owners,
+            )
+
+        # One program even where every operation of a shard_map would be one.
+        return jax.jit(sliced)(params)
+
+    def placed(self, whole: Callable[[Any], Any], given: Any, params: Any, mesh: Mesh) -> Any:
+        """The global state of whole arrays `whole(given)`; one jit, so that they never exist."""
+        if self.axis not in mesh.shape:
+            raise LayoutError(
+                "OPTIM_AXIS",
+                f"the mesh has no axis '{self.axis}'; it has {', '.join(mesh.shape)}",
+            )
+        ranks = mesh.shape[self.axis]
+        types = jax.eval_shape(whole, given)
+        owners = self.owners(types, params)
+
+        def flat(given: Any) -> Any:
+            return jax.tree.map(
+                lambda x, owner: x if owner == SHARED else padded(x, ranks), whole(given), owners
+            )
+
+        shardings = jax.tree.map(lambda owner: NamedSharding(mesh, self.spec(owner)), owners)
+        return jax.jit(flat, out_shardings=shardings)(_on(mesh, given))
+
+    def spec(self, owner: int) -> PartitionSpec:
+        """How an array of the state lies on the mesh."""
+        return PartitionSpec() if owner == SHARED else PartitionSpec(self.axis)
+
+    def specs(self, params: Any = None) -> Any:
+        """PartitionSpecs of the state: a pytree prefix, or with `params` one for each array.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT if without parameters the transformation has no state.
+        """
+        if params is not None:
+            types = jax.eval_shape(self.whole, params)
+            return jax.tree.map(self.spec, self.owners(types, params))
+        mark = _placeholder()
+        try:
+            state: Any = self.tx.init(mark)
+        except Exception as error:
+            raise LayoutError(
+                "OPTIM_ARGUMENT",
+                "this transformation's state cannot be told without parameters",
+                because=f"its init says {type(error).__name__}: {error}",
+                fixes=("pass them, or their types: tx.specs(params)",),
+            ) from error
+        inner = jax.tree.map(
+            lambda x: self.spec(0 if isinstance(x, type(mark)) else SHARED),
+            state,
+            is_leaf=lambda x: isinstance(x, type(mark)),
+        )
+        return inner if self.master is None else MasterState(PartitionSpec(self.axis), inner)
+
+    def save_form(self, state: Any, params: Any) -> Any:
+        """The global state with whole arrays in the parameters' shapes, as optax has it."""
+        types = jax.eval_shape(self.whole, params)
+        owners = self.owners(types, params)
+        return jax.tree.map(
+            lambda x, t, owner: x if owner == SHARED else x[: t.size].reshape(t.shape),
+            state,
+            types,
+            owners,
+        )
+
+    def load_form(self, saved: Any, params: Any, mesh: Mesh) -> Any:
+        """The global state for this mesh, of what `save_form` gave or of optax's own state."""
+        if self.master is not None and not isinstance(saved, MasterState):
+            wide = jax.tree.map(lambda p: jnp.asarray(p, self.master), params)
+            saved = MasterState(wide, saved)
+        return self.placed(lambda given: given, saved, params, mesh)
+
+
+def mesh_or_current(mesh: Mesh | None) -> Mesh:
+    """The mesh, or that of `jax.set_mesh`."""
+    current = mesh if mesh is not None else _compat.current_mesh()
+    if current.empty:
+        raise BackendError(
+            "BACKEND_NO_MESH",
+            "a fused optimizer needs to know which devices its axis runs over",
+            fixes=("pass mesh= to the optimizer, or run under `with jax.set_mesh(mesh):`",),
+        )
+    return current
+
+
+def _placeholder() -> Any:
+    """What stands for the parameters where optax looks for trees like them."""
+    seen: list[Any] = []
+
+    def init(params: Any) -> Any:
+        seen.append(params)
+
+    nothing: Any = None
+    optax.tree_utils.tree_map_params(init, lambda x: x, nothing)
+    return seen[0]
+
+
+def _on(mesh: Mesh, given: Any) -> Any:
+    """The arrays where the mesh's devices can read them."""
+    devices = set(mesh.devices.flat)
+
+    def moved(x: Any) -> Any:
+        if _compat.is_tracer(x) or not isinstance(x, jax.Array) or x.sharding.device_set == devices:
+            return x
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
+
+    return jax.tree.map(moved, given)
