@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def output(name: str) -> str:
+def output(name: str, *options: str, ranks: int = 2) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        [sys.executable, str(EXAMPLES / name), *options],
+        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ranks}"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -32,3 +34,18 @@ def test_attention_tail() -> None:
 def test_data_parallel() -> None:
     losses = [float(found) for found in re.findall(r"loss (\S+)", output("data_parallel.py"))]
     assert len(losses) == 6 and losses[-1] < losses[0] / 5
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "lamb", "attention", "mlp", "pipeline"])
+def test_all_schedules_of_a_workload_agree(name: str) -> None:
+    ranks = 4 if name == "pipeline" else 2
+    lines = output("workloads.py", name, "--size", "16", ranks=ranks).splitlines()
+    assert len(lines) == 3
+    assert [line.split()[1] for line in lines] == ["xla", "xla", "host"]
+    for line in lines:
+        assert float(line.split()[-1]) < 1e-5
+
+
+def test_a_schedule_of_a_workload_is_shown() -> None:
+    shown = output("workloads.py", "adam", "--size", "16", "--print", "fuse-rs-c-ag")
+    assert "fused {" in shown and "Sliced(0)@dp" in shown
