@@ -103,6 +103,31 @@ def _along(function: Callable[[Array, int], list[Array]], keeps: bool, **params:
     return sample
 
 
+def _random_bits(rng: Rng) -> Sample:
+    """Each rank's block of the numbers that keys of two words give."""
+    sizes = random_sizes(rng)
+    n, dim = sizes["tp"], -int(rng.integers(1, 3))
+    shape = (2, 3 * n) if dim == -1 else (2 * n, 3)
+    keys = (2,) if rng.random() < 0.5 else (6, 2)
+    x = random_relation(keys, sizes, rng, pending=PENDING)
+    if rng.random() < 0.7:
+        x = sliced(keys, None, "tp", n)
+    x = replace(x, scale=float(rng.choice([1.0, 1.0, 2.0])))
+
+    def drawn(words: Array) -> Array:
+        counters = np.arange(6 * n).reshape(shape) + 1
+        first, second = (words[..., i, None, None] for i in (0, -1))
+        return np.sin(first * counters + second * counters**2)
+
+    def run(words: Array) -> list[Array]:
+        at = list(sizes).index("tp")
+        ranks = enumerate(np.moveaxis(drawn(words), at, 0))
+        return [np.stack([np.split(made, n, dim)[r] for r, made in ranks], at)]
+
+    given = {"axis_name": "tp", "dim": dim}
+    return Sample(sizes, (x,), (keys,), given, given, run, lambda a: [drawn(a)], together=True)
+
+
 def _largest(array: Array, dim: int) -> list[Array]:
     """The two largest along `dim`, and where they stand."""
     order = np.flip(np.argsort(array, dim, kind="stable"), dim).take([0, 1], dim)
@@ -195,4 +220,5 @@ SAMPLERS: Mapping[str, Sampler] = {
     "jaxcc_ring_attention": _attending(_attention, 3),
     "jaxcc_ring_attention_back": _attending(_attention_back, 6),
     "jaxcc_ring": _ring,
+    "jaxcc_random_bits": _random_bits,
 }
