@@ -53,9 +53,8 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
 def _on_the_host(x: Any) -> Any:
     """The array as NumPy holds it, off its mesh; keys, which NumPy cannot hold, made anew."""
     if is_key(x):
-        return jax.random.wrap_key_data(
-            np.asarray(jax.random.key_data(x)), impl=jax.random.key_impl(x)
-        )
+        words: Any = np.asarray(jax.random.key_data(x))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(x))
     return np.asarray(x)
 
 
