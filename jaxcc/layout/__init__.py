@@ -45,6 +45,7 @@ from jaxcc.layout._report import type_texts as type_texts
 from jaxcc.layout._rules import register_layout_rule as register_layout_rule
 from jaxcc.layout._trace import Trace as Trace
 from jaxcc.layout._trace import argument_names as argument_names
+from jaxcc.layout._trace import being_checked as being_checked
 from jaxcc.layout._trace import function_name as function_name
 from jaxcc.layout._trace import per_rank_shape as per_rank_shape
 from jaxcc.layout._trace import trace as trace

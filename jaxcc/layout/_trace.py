@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,8 +22,17 @@ from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
 _jax: Any = jax
 _label: Any = cast(Any, ad_checkpoint).checkpoint_name
 
+_checked: ContextVar[bool] = ContextVar("jaxcc_checked", default=False)
+
 _IN = "__jaxcc_in"
 _OUT = "__jaxcc_out"
+
+
+def being_checked() -> bool:
+    """Whether what runs now is traced for the checker, for a group that may have no devices: a
+    function with a kernel of its own then computes by what has layout rules.
+    """
+    return _checked.get()
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,12 @@ def trace(
         out_specs=PartitionSpec(axes),
         check_vma=check_vma,
     )
-    with _compat.outside_all_traces():
-        closed = _jax.make_jaxpr(wrapped)(*avals)
+    token = _checked.set(True)
+    try:
+        with _compat.outside_all_traces():
+            closed = _jax.make_jaxpr(wrapped)(*avals)
+    finally:
+        _checked.reset(token)
     traced = _strip(closed, sizes, len(leaves), out_tree)
     refuse_sharded(traced.eqns, traced.consts)
     return traced

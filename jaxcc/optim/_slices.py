@@ -64,6 +64,16 @@ def across_ranks(kind: str, parts: Any) -> jax.Array:
     return _REDUCE[kind](parts)
 
 
+COLLECTIVES: Any = {
+    "sum": lax.psum,
+    "max": lax.pmax,
+    "min": lax.pmin,
+    "and": lax.pmin,
+    "or": lax.pmax,
+}
+"""What makes the number of the whole array of each rank's, by kind of reduction, where there is a
+collective for it; of booleans as integers."""
+
 _REDUCE: Any = {
     "sum": lambda x: jnp.sum(x, dtype=x.dtype),
     "prod": lambda x: jnp.prod(x, dtype=x.dtype),

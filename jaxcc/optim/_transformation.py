@@ -15,7 +15,8 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
 
     `step` and `update` run inside `jax.shard_map` over the optimizer's axis; `init` also outside,
     and then returns global arrays. Gradients are those of each rank's own loss (`Local`): the
-    transformation averages them over the axis.
+    transformation averages them over the axis. `jaxcc.check` takes a training step whole: it sees
+    reduce-scatters, all-reduces and all-gathers where the step has kernels.
     """
 
     _fused: Fused
