@@ -4,7 +4,9 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,10 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["MPI4JAX_NO_WARN_JAX_VERSION"] = "1"
+
+# A shell's background jobs ignore Ctrl-C, which tests send.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Interpreters that tests start must get the jaxcc of this one, not the folder they are started in.
 _spec = importlib.util.find_spec("jaxcc")
