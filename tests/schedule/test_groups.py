@@ -148,7 +148,7 @@ def test_a_gather_that_cannot_move_is_read_outside() -> None:
 
 def work(a: Any, b: Any) -> Any:
     t = jaxcc.name(jnp.tanh(a + b), "t")
-    u = jaxcc.name(t * 3, "u")
+    u = jaxcc.name(t + t + t, "u")
     return jaxcc.name(lax.psum(jnp.sum(u - b), "tp"), "out")
 
 
@@ -199,7 +199,8 @@ def hand_over(y: Any, bias: Any) -> Any:
     t = jaxcc.name(jnp.tanh(y + bias), "t")
     n = lax.axis_size("pp")
     sent = lax.ppermute(t, "pp", [(i, (i + 1) % n) for i in range(n)])
-    return jaxcc.name(jaxcc.name(sent, "sent") * 2, "out")
+    sent = jaxcc.name(sent, "sent")
+    return jaxcc.name(sent + sent, "out")
 
 
 def stages() -> Schedule:
