@@ -72,7 +72,6 @@ def test_measures_the_machine(program: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_plot_is_drawn(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     options = ["tune", f"{program}:step", "--mesh", "dp=2", "--budget", "0.01", "--plot"]
     assert main([*options, "out.svg"]) == 0
     assert Path("out.svg").read_text().count("as written")

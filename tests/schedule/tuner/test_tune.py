@@ -277,7 +277,6 @@ def test_a_plot_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     tuned = typed().autotune(G, W, budget_s=1e-3)
     for name in ("out.png", "out.svg"):
         tuned.plot(tmp_path / name)
