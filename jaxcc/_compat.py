@@ -86,6 +86,11 @@ def all_eqns(eqns: Iterable[Any]) -> Iterator[Any]:
             yield from all_eqns(open_jaxpr(jaxpr).eqns)
 
 
+IDENTITIES = frozenset(
+    {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
+)
+"""Primitives that hand on their operands as they are, one by one."""
+
 CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 """Each of these runs its one inner jaxpr on its operands and returns what that returns."""
 

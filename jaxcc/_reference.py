@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, Local, Partial, is_key, join, run_on_ranks
+from jaxcc.layout import LayoutMap, Local, Partial, join, on_host, run_on_ranks
 from jaxcc.program import run as run_program
 from jaxcc.schedule import Source, place, shard_mapped, sharding_of
 
@@ -32,9 +32,7 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
         axis_types=(AxisType.Auto,) * len(source.sizes),
     )
     traced = any(map(_compat.is_tracer, jax.tree.leaves(args)))
-    leaves = [
-        x if traced else jax.device_put(_on_the_host(x), device) for x in jax.tree.leaves(args)
-    ]
+    leaves = [x if traced else jax.device_put(on_host(x), device) for x in jax.tree.leaves(args)]
     local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
     local |= any(layout.stacked_axes() for layout in source.out_layouts)
     # The user may have set the mesh of many devices.
@@ -44,18 +42,10 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
     placed = [
         y
         if _compat.is_tracer(y)
-        else place(_on_the_host(y), sharding_of(layout, _own_ndim(y, layout), source.mesh))
+        else place(on_host(y), sharding_of(layout, _own_ndim(y, layout), source.mesh))
         for y, layout in zip(outs, source.out_layouts, strict=True)
     ]
     return jax.tree.unflatten(source.program(source.whole).out_tree, placed)
-
-
-def _on_the_host(x: Any) -> Any:
-    """The array as NumPy holds it, off its mesh; keys, which NumPy cannot hold, made anew."""
-    if is_key(x):
-        words: Any = np.asarray(jax.random.key_data(x))
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(x))
-    return np.asarray(x)
 
 
 def _own_ndim(y: Any, layout: LayoutMap) -> int:

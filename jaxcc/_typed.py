@@ -12,7 +12,6 @@ from jaxcc import _compat, _reference
 from jaxcc._arguments import Call, Signature
 from jaxcc._arrays import type_of_argument, unstacked
 from jaxcc.layout import (
-    BackendError,
     LayoutError,
     LayoutReport,
     argument_names,
@@ -87,12 +86,7 @@ class TypedFunction:
         """
         call = self._signature.bind(args, kwargs)
         source, _ = self._source(call, stacked=True)
-        if isinstance(source.mesh, jax.sharding.AbstractMesh):
-            raise BackendError(
-                "BACKEND_NO_DEVICES",
-                f"{self.__name__} was given an AbstractMesh, which has no devices to run on",
-                fixes=("make the mesh with jax.make_mesh; an AbstractMesh serves to check only",),
-            )
+        source.require_devices()
         key = id(source)
         if key not in self._compiled:
             self._compiled[key] = Schedule(source).compile("xla")

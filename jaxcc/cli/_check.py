@@ -67,14 +67,21 @@ def _checking(
     target: str, function: jaxcc.TypedFunction, arrays: Sequence[str]
 ) -> Callable[[], LayoutReport]:
     """The check of a function for these arguments."""
-    args, kwargs = parse_arrays(arrays)
+    bound = bound_arrays(target, function, arrays)
+    return functools.partial(function.check, *bound.args, **bound.kwargs)
+
+
+def bound_arrays(
+    target: str, function: jaxcc.TypedFunction, arrays: Sequence[str]
+) -> inspect.BoundArguments:
+    """The types of the function's arguments, written as `arrays` or stated by its annotations."""
+    args, kwargs = _avals(arrays)
     if not arrays:
-        kwargs = stated_arrays(target, function)
+        kwargs = _stated(target, function)
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        return inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise UsageError(f"{target}: {error}; {len(arrays)} given") from None
-    return functools.partial(function.check, *args, **kwargs)
 
 
 def _takes_nothing(function: Any) -> bool:
@@ -131,7 +138,7 @@ def typed_target(
     return function
 
 
-def stated_arrays(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
+def _stated(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.ShapeDtypeStruct]:
     """The types that the annotations of all parameters without a default state."""
     types = stated_types(function)
     for name, parameter in inspect.signature(function).parameters.items():
@@ -144,7 +151,7 @@ def stated_arrays(target: str, function: jaxcc.TypedFunction) -> dict[str, jax.S
     return types
 
 
-def parse_arrays(
+def _avals(
     arrays: Sequence[str],
 ) -> tuple[list[jax.ShapeDtypeStruct], dict[str, jax.ShapeDtypeStruct]]:
     """The positional arguments, and those that are written `name=f32[8]`."""

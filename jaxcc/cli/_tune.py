@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 import jaxcc
-from jaxcc.cli._check import find_target, parse_arrays, stated_arrays, typed_target
+from jaxcc.cli._check import bound_arrays, find_target, typed_target
 from jaxcc.cli._output import Output
 from jaxcc.cli._usage import CLEAN, UsageError
 from jaxcc.schedule.tuner import profile_this_machine, save_profile
@@ -81,14 +80,8 @@ def _tuned(
 ) -> dict[str, Any]:
     function = typed_target(target, find_target(target), sizes)
     function = function.over(_devices(target, dict(function.mesh.shape)))
-    args, kwargs = parse_arrays(arrays)
-    if not arrays:
-        kwargs = stated_arrays(target, function)
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(f"{target}: {error}; {len(arrays)} given") from None
-    layouts = iter(function.check(*args, **kwargs).in_layouts)
+    bound = bound_arrays(target, function, arrays)
+    layouts = iter(function.check(*bound.args, **bound.kwargs).in_layouts)
     random = np.random.default_rng(0)
     group = dict(function.mesh.shape)
 

@@ -11,11 +11,6 @@ import numpy as np
 from jaxcc import _compat
 from jaxcc.layout import CodegenError
 
-# They hand on their operands as they are.
-IDENTITIES = frozenset(
-    {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Input:
@@ -80,7 +75,7 @@ def _walk(
         name = _compat.op_name(eqn)
         line = _compat.source_line(eqn) or caller
         args = tuple(_read(env, v) for v in eqn.invars)
-        if name in IDENTITIES:
+        if name in _compat.IDENTITIES:
             results: Sequence[Value] = args
         elif name in _compat.CALLS:
             results = _call(eqn, line, args, nodes)

@@ -38,6 +38,7 @@ from jaxcc.layout._parts import Difference as Difference
 from jaxcc.layout._parts import difference as difference
 from jaxcc.layout._parts import global_array as global_array
 from jaxcc.layout._parts import join as join
+from jaxcc.layout._parts import on_host as on_host
 from jaxcc.layout._parts import split as split
 from jaxcc.layout._report import LayoutReport as LayoutReport
 from jaxcc.layout._report import ReportLine as ReportLine

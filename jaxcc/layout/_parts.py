@@ -19,6 +19,11 @@ _jnp: Any = jax.numpy
 _np: Any = np
 
 
+def on_host(x: Any) -> Any:
+    """The array away from the mesh that it was made on; NumPy cannot hold keys, which stay."""
+    return x if is_key(x) else np.asarray(x)
+
+
 def split(x: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> Any:
     """All ranks' parts of a global array: a leading dimension per axis, in the mesh's order.
 

@@ -17,9 +17,6 @@ from jaxcc.optim._unsupported import unsupported
 from jaxcc.optim._values import Run, Value, parameters_text
 from jaxcc.schedule import POINTWISE
 
-_IDENTITIES = frozenset(
-    {"copy", "copy_p", "name", "optimization_barrier", "pcast", "pvary", "stop_gradient"}
-)
 _RESHAPES = frozenset({"reshape", "squeeze", "broadcast_in_dim", "expand_dims"})
 
 REDUCTIONS = {
@@ -160,7 +157,7 @@ class Reader:
     def _eqn(self, eqn: Any, given: list[Value], line: Any) -> list[Value]:
         name = _compat.op_name(eqn)
         out: Any = eqn.outvars[0].aval if eqn.outvars else None
-        if name in _IDENTITIES or (name == "integer_pow" and eqn.params["y"] == 1):
+        if name in _compat.IDENTITIES or (name == "integer_pow" and eqn.params["y"] == 1):
             return given
         if (call := _compat.called(eqn)) is not None:
             inner, numbers = call

@@ -9,6 +9,7 @@ from jaxcc.program._ir import CycleError as CycleError
 from jaxcc.program._ir import Op as Op
 from jaxcc.program._ir import Operand as Operand
 from jaxcc.program._ir import Program as Program
+from jaxcc.program._ir import operand_type as operand_type
 from jaxcc.program._ir import rename as rename
 from jaxcc.program._own_slice import own_slice as own_slice
 from jaxcc.program._print import program_text as program_text

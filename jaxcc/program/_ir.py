@@ -6,7 +6,7 @@ at any group size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +42,13 @@ class Constant:
 
 
 Operand = str | Constant
+
+
+def operand_type(x: Operand, types: Mapping[str, jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+    """Per-rank shape and dtype of an operand; `types` has those of values."""
+    if isinstance(x, str):
+        return types[x]
+    return jax.ShapeDtypeStruct(np.shape(x.value), np.result_type(x.value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,12 +142,7 @@ class Program:
     def out_types(self) -> list[jax.ShapeDtypeStruct]:
         """Per-rank shape and dtype of each leaf of the result."""
         types = self.types()
-        return [
-            types[x]
-            if isinstance(x, str)
-            else jax.ShapeDtypeStruct(np.shape(x.value), np.result_type(x.value))
-            for x in self.outputs
-        ]
+        return [operand_type(x, types) for x in self.outputs]
 
     def fresh(self, stem: str, *taken: Op) -> str:
         """A name like `stem` that nothing in the program has, nor any of the operations `taken`."""
@@ -179,6 +181,14 @@ class Program:
                 reaching.add(op.name)
                 waiting.extend(op.value_inputs())
         return reaching
+
+    def with_instead(self, op: Op, made: Sequence[Op]) -> Program:
+        """The program with `made` in the place of `op`; the last one's value takes its value's."""
+        (old,), (new,) = op.outputs, made[-1].outputs
+        index = self.ops.index(op)
+        after = rename(self.ops[index + 1 :], {old: new})
+        outputs = tuple(new if x == old else x for x in self.outputs)
+        return self.with_ops([*self.ops[:index], *made, *after], outputs=outputs)
 
     def with_ops(self, ops: Iterable[Op], **changes: Any) -> Program:
         """The program with these operations, sorted so that they can run, less those that nobody

@@ -169,6 +169,18 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
     return scheduled
 
 
+def require_backend(name: str) -> None:
+    """Refuses what is no backend.
+
+    Raises:
+      BackendError: BACKEND_UNKNOWN.
+    """
+    if name not in BACKENDS:
+        raise BackendError(
+            "BACKEND_UNKNOWN", f"no backend '{name}'; there are {', '.join(BACKENDS)}"
+        )
+
+
 def compile_program(
     source: Source,
     program: Program,
@@ -182,10 +194,7 @@ def compile_program(
     """The program on the chosen backend; see `Schedule.compile`. `mesh` has the devices that
     kernels run on; a program that is not `scheduled` is its source.
     """
-    if backend not in BACKENDS:
-        raise BackendError(
-            "BACKEND_UNKNOWN", f"no backend '{backend}'; there are {', '.join(BACKENDS)}"
-        )
+    require_backend(backend)
     for name in donate:
         if name not in program.inputs:
             raise ScheduleError(

@@ -31,7 +31,7 @@ def saved(program: Program, steps: Sequence[Step], sizes: dict[str, int]) -> str
         "inputs": dict(made.inputs),
         "operations": dict(made.operations),
         "results": list(made.results),
-        "steps": [{"verb": s.verb, "arguments": dict(s.arguments)} for s in map(checked, steps)],
+        "steps": list(map(step_content, steps)),
     }
     return json.dumps(content, indent=2) + "\n"
 
@@ -70,10 +70,21 @@ def loaded(text: str, program: Program) -> tuple[Step, ...]:
             operands=tuple(differences[1:]),
             fixes=(f"schedule {program.name} anew and save that",),
         )
-    return tuple(map(_step, _list(top.get("steps"), "steps")))
+    return tuple(map(step_of, _list(top.get("steps"), "steps")))
 
 
-def _step(value: Any) -> Step:
+def step_content(step: Step) -> dict[str, Any]:
+    """The step as values for JSON."""
+    step = checked(step)
+    return {"verb": step.verb, "arguments": dict(step.arguments)}
+
+
+def step_of(value: Any) -> Step:
+    """The step that `step_content` gave.
+
+    Raises:
+      ScheduleError: SCHEDULE_FORMAT, SCHEDULE_VERB, SCHEDULE_ARGUMENT.
+    """
     content = _mapping(value, "a step")
     verb = content.get("verb")
     if not isinstance(verb, str):

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutError, LayoutMap, Replicated, Trace, trace
+from jaxcc.layout import BackendError, LayoutError, LayoutMap, Replicated, Trace, trace
 from jaxcc.program import Program, program_of
 
 
@@ -60,6 +60,19 @@ class Source:
     def name(self) -> str:
         """The function's name."""
         return getattr(self.f, "__name__", "program")
+
+    def require_devices(self) -> None:
+        """Refuses a mesh that nothing can run on.
+
+        Raises:
+          BackendError: BACKEND_NO_DEVICES.
+        """
+        if isinstance(self.mesh, AbstractMesh):
+            raise BackendError(
+                "BACKEND_NO_DEVICES",
+                f"{self.name} was given an AbstractMesh, which has no devices to run on",
+                fixes=("make the mesh with jax.make_mesh; an AbstractMesh serves to check only",),
+            )
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -21,8 +21,8 @@ from jaxcc.layout import (
     explained,
     flatten_layouts,
     global_array,
-    is_key,
     mesh_sizes,
+    on_host,
     on_ranks,
     smallest_group,
     trace,
@@ -123,7 +123,7 @@ class Runs:
                 for x, layout in zip(jax.tree.leaves(self.args), self.in_layouts, strict=True)
             ]
             results, watched = compiled(leaves)
-            return list(map(_on_host, results)), [(eqn, _on_host(x)) for eqn, x in watched]
+            return list(map(on_host, results)), [(eqn, on_host(x)) for eqn, x in watched]
 
         return run
 
@@ -182,12 +182,7 @@ def runs_of(
 
 
 def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return jax.tree.map(lambda x: _on_host(jnp.asarray(x)), args)
-
-
-def _on_host(x: Any) -> Any:
-    """The array away from the mesh that it was made on."""
-    return x if is_key(x) else np.asarray(x)
+    return jax.tree.map(lambda x: on_host(jnp.asarray(x)), args)
 
 
 def tolerance(*traces: Trace) -> float:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaxcc._compat import IDENTITIES
 from jaxcc.codegen import OutRole, Role
-from jaxcc.codegen._graph import IDENTITIES
 from jaxcc.codegen._primitives import RULES
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 

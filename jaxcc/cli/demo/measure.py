@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcc.schedule.tuner import seconds
+
 _BUDGET_S = 8.0
 _FEWEST_ROUNDS = 5
 
@@ -52,13 +54,6 @@ class Carried:
     def __call__(self) -> Any:
         self._state = self._f(self._state)
         return self._state
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """How long `work()` takes, until its arrays are ready."""
-    start = time.perf_counter()
-    jax.block_until_ready(work())
-    return time.perf_counter() - start
 
 
 def compare(

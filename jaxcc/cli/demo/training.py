@@ -12,10 +12,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxcc.cli.demo import model
-from jaxcc.cli.demo.measure import Comparison, seconds
+from jaxcc.cli.demo.measure import Comparison
 from jaxcc.cli.demo.optimizer import AXIS, EACH, DataParallelAdam, fused_adam, xla_adam
 from jaxcc.cli.demo.ranks import group, place
 from jaxcc.cli.demo.settings import Settings
+from jaxcc.schedule.tuner import seconds
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from jaxcc.schedule.tuner._profile import Profile as Profile
 from jaxcc.schedule.tuner._profile import Protocol as Protocol
 from jaxcc.schedule.tuner._profile import load_profile as load_profile
 from jaxcc.schedule.tuner._profile import parse_profile as parse_profile
+from jaxcc.schedule.tuner._timing import seconds as seconds
 from jaxcc.schedule.tuner._tune import tune as tune
 from jaxcc.schedule.tuner._tuned import Trial as Trial
 from jaxcc.schedule.tuner._tuned import Tuned as Tuned

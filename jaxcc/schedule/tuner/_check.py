@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcc.layout import is_key
 from jaxcc.program import Program
 
 # Of the largest magnitude of a result, by the bits of the narrowest floating type in the program.
@@ -28,19 +30,15 @@ def compare(got: Sequence[Any], expected: Sequence[np.ndarray], rtol: float) -> 
     for mine, theirs in zip(got, expected, strict=True):
         if mine.shape != theirs.shape:
             return float("inf"), False
-        for part, index in _parts(on_host(mine) if _is_key(mine) else mine):
+        for part, index in _parts(numbers(mine) if is_key(mine) else mine):
             difference, ok = _difference(part, theirs[index], rtol)
             worst, right = max(worst, difference), right and ok
     return worst, right
 
 
-def on_host(x: Any) -> np.ndarray:
+def numbers(x: Any) -> np.ndarray:
     """The whole array, or the bits of a random key, in NumPy."""
-    return np.asarray(jax.random.key_data(x) if _is_key(x) else x)
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key(x) else x)
 
 
 def _parts(x: Any) -> Iterable[tuple[np.ndarray, Any]]:
@@ -61,12 +59,6 @@ def _difference(got: np.ndarray, expected: np.ndarray, rtol: float) -> tuple[flo
         return float("inf"), False
     got, expected = got[finite], expected[finite]
     worst = float(np.abs(got - expected).max(initial=0))
-    # NaN compares as neither.
-    return (
-        (worst, bool(worst <= rtol * np.abs(expected).max(initial=0)))
-        if worst == worst
-        else (
-            float("inf"),
-            False,
-        )
-    )
+    if math.isnan(worst):
+        return float("inf"), False
+    return worst, bool(worst <= rtol * np.abs(expected).max(initial=0))

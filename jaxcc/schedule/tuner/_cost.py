@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcc.program import COLLECTIVES, Op, Program
+from jaxcc.program import COLLECTIVES, Op, Program, operand_type
 from jaxcc.schedule.tuner._collectives import Group, collective_us
 from jaxcc.schedule.tuner._profile import Profile
 from jaxcc.schedule.verbs._pointwise import POINTWISE
@@ -198,7 +198,7 @@ class _Model:
 
     def _product_us(self, op: Op) -> float:
         ((contracting, _), _) = op.eqn.params["dimension_numbers"]
-        left = self._type(op.inputs[0])
+        left = operand_type(op.inputs[0], self.types)
         work = 2.0 * math.prod(op.types[0].shape) * math.prod(left.shape[d] for d in contracting)
         wide, half = self.profile.tflops
         rate = half if np.dtype(left.dtype).itemsize <= 2 else wide
@@ -208,12 +208,7 @@ class _Model:
         return nbytes / (self.profile.memory_gbps * 1e3)
 
     def _bytes(self, operands: Any) -> float:
-        return sum(bytes_of(self._type(x)) for x in dict.fromkeys(operands))
-
-    def _type(self, x: Any) -> jax.ShapeDtypeStruct:
-        if isinstance(x, str):
-            return self.types[x]
-        return jax.ShapeDtypeStruct(np.shape(x.value), np.result_type(x.value))
+        return sum(bytes_of(operand_type(x, self.types)) for x in dict.fromkeys(operands))
 
 
 def _reduces(op: Op) -> bool:

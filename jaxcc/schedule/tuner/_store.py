@@ -26,7 +26,8 @@ import jax
 from jaxcc import codegen
 from jaxcc._version import __version__
 from jaxcc.layout import CodegenError
-from jaxcc.schedule._step import REWRITES, Step
+from jaxcc.schedule._saved import step_content, step_of
+from jaxcc.schedule._step import Step
 from jaxcc.schedule.tuner._tuned import Trial
 
 SCHEMA = 1
@@ -124,7 +125,7 @@ def load(path: Path, key: Mapping[str, Any]) -> Stored | None:
         if content["schema"] != SCHEMA or content["key"] != json.loads(_canonical(key)):
             return None
         return Stored(
-            tuple(map(_step, content["steps"])),
+            tuple(map(step_of, content["steps"])),
             tuple(Trial(**{**row, "steps": tuple(row["steps"])}) for row in content["trials"]),
             float(content["budget_s"]),
             bool(content["complete"]),
@@ -135,20 +136,10 @@ def load(path: Path, key: Mapping[str, Any]) -> Stored | None:
 
 def save(path: Path, key: Mapping[str, Any], found: Stored) -> None:
     """Stores a winner."""
-    steps = [{"verb": one.verb, "arguments": dict(one.arguments)} for one in found.steps]
+    steps = list(map(step_content, found.steps))
     rows = [asdict(trial) for trial in found.trials]
     rest = {"trials": rows, "budget_s": found.budget_s, "complete": found.complete}
     write_json(path, {"schema": SCHEMA, "key": dict(key), "steps": steps, **rest})
-
-
-def _step(row: Mapping[str, Any]) -> Step:
-    if row["verb"] not in REWRITES:
-        raise ValueError(row["verb"])
-    return Step(row["verb"], {name: _frozen(value) for name, value in row["arguments"].items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _canonical(value: Any) -> str:

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcc.layout import BackendError, ScheduleError
-from jaxcc.schedule._compile import BACKENDS, Compiled
+from jaxcc.layout import ScheduleError
+from jaxcc.schedule._compile import Compiled, require_backend
 from jaxcc.schedule._place import place, sharding_of
 from jaxcc.schedule._schedule import Schedule
 from jaxcc.schedule.tuner import _store
 from jaxcc.schedule.tuner._candidates import Candidate, candidates
-from jaxcc.schedule.tuner._check import compare, on_host, tolerance
+from jaxcc.schedule.tuner._check import compare, numbers, tolerance
 from jaxcc.schedule.tuner._cost import cost
 from jaxcc.schedule.tuner._default import profile_for
 from jaxcc.schedule.tuner._digest import digest
@@ -57,7 +57,7 @@ class _Tuner:
         self.backend = backend
         self.donate = donate
         self.rtol = rtol
-        self.expected = [on_host(jnp.asarray(x)) for x in jax.tree.leaves(reference())]
+        self.expected = [numbers(jnp.asarray(x)) for x in jax.tree.leaves(reference())]
 
     def ready(self, candidate: Candidate) -> _Ready:
         """The candidate verified, compiled, run once and held against the reference.
@@ -164,16 +164,8 @@ def tune(
 def _check_options(schedule: Schedule, budget_s: float, backend: str) -> None:
     if not (budget_s > 0 and math.isfinite(budget_s)):
         raise ScheduleError("SCHEDULE_ARGUMENT", f"autotune: budget_s is {budget_s}, not seconds")
-    if backend not in BACKENDS:
-        raise BackendError(
-            "BACKEND_UNKNOWN", f"no backend '{backend}'; there are {', '.join(BACKENDS)}"
-        )
-    if isinstance(schedule.source.mesh, jax.sharding.AbstractMesh):
-        raise BackendError(
-            "BACKEND_NO_DEVICES",
-            f"{schedule.source.name} was given an AbstractMesh, which has no devices to run on",
-            fixes=("make the mesh with jax.make_mesh",),
-        )
+    require_backend(backend)
+    schedule.source.require_devices()
 
 
 def _ranked(

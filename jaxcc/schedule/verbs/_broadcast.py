@@ -7,7 +7,7 @@ from dataclasses import replace
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
 from jaxcc.schedule._rooted import is_broadcast, root_of
-from jaxcc.schedule.verbs._find import find, find_kind
+from jaxcc.schedule.verbs._find import between_names, find, find_kind
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 ON_ROOT = POINTWISE | frozenset(
@@ -49,11 +49,7 @@ def split_to_root(program: Program, name: str, root: int) -> Program:
         replace(op, name=f"{name}.{kind}", kind=kind, outputs=(f"{name}.{kind}",), params=own)
         for kind, own in made.items()
     )
-    broadcast = replace(broadcast, inputs=reduce.outputs)
-    index = program.ops.index(op)
-    after = rename(program.ops[index + 1 :], {name: broadcast.name})
-    outputs = tuple(broadcast.name if x == name else x for x in program.outputs)
-    return program.with_ops([*program.ops[:index], reduce, broadcast, *after], outputs=outputs)
+    return program.with_instead(op, (reduce, replace(broadcast, inputs=reduce.outputs)))
 
 
 def moves_broadcast(program: Program, name: str) -> bool:
@@ -101,13 +97,7 @@ def broadcast_after(program: Program, name: str, after: str) -> Program:
 
 def _between(program: Program, moved: Op, after: Op) -> set[str]:
     """The names of the operations from the broadcast to `after`, all of which the root can run."""
-    between = program.reached_from(moved.outputs) & program.reaching(after.outputs)
-    if after.name not in between:
-        raise ScheduleError(
-            "SCHEDULE_NOT_DEPENDENT",
-            f"reorder: '{after.name}' does not depend on '{moved.name}'",
-            line=after.line,
-        )
+    between = between_names(program, moved, after)
     for op in program.ops:
         if op.name in between and op.kind not in ON_ROOT:
             raise ScheduleError(

@@ -56,6 +56,22 @@ def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
     return op
 
 
+def between_names(program: Program, moved: Op, after: Op) -> set[str]:
+    """The names of the operations that `moved` would pass on its way past `after`, that included.
+
+    Raises:
+      ScheduleError: `after` does not depend on it.
+    """
+    between = program.reached_from(moved.outputs) & program.reaching(after.outputs)
+    if after.name not in between:
+        raise ScheduleError(
+            "SCHEDULE_NOT_DEPENDENT",
+            f"reorder: '{after.name}' does not depend on '{moved.name}'",
+            line=after.line,
+        )
+    return between
+
+
 def describe_sizes(program: Program) -> str:
     """`tp=2`, as listings show a mesh."""
     return " ".join(f"{axis}={size}" for axis, size in program.sizes.items())

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
-from jaxcc.program import Op, Operand, Program, rename
+from jaxcc.program import Op, Operand, Program, operand_type, rename
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 from jaxcc.schedule.verbs._sliced_dims import REDUCTIONS
 
@@ -80,7 +79,7 @@ class Slicer:
         """
         if isinstance(x, str) and self._dims.get(x) is not None:
             return self._gathered.get(x, x)
-        shape = self._type(x).shape
+        shape = operand_type(x, self._types).shape
         if len(shape) <= dim or shape[dim] != full:
             return self._all_of(x)
         key = (x if isinstance(x, str) else id(x.value), dim)
@@ -99,7 +98,7 @@ class Slicer:
             # Slicing what it reads instead lets `as_slice` keep that sliced.
             return self._make(self._pointwise(producer, dim), producer.name)
         stem = x if isinstance(x, str) else "const"
-        block = self._cut(self._type(x), dim)
+        block = self._cut(operand_type(x, self._types), dim)
         return self._make(
             Op(stem, "own_slice", (self._all_of(x),), (), (block,), params=params), stem
         )
@@ -121,11 +120,6 @@ class Slicer:
         name = self._program.fresh(f"{stem}.slice", *self.made)
         self.made.append(replace(op, name=name, outputs=(name,)))
         return name
-
-    def _type(self, x: Operand) -> jax.ShapeDtypeStruct:
-        if isinstance(x, str):
-            return self._types[x]
-        return jax.ShapeDtypeStruct(np.shape(x.value), np.result_type(x.value))
 
     def _cut(self, whole: jax.ShapeDtypeStruct, dim: int) -> jax.ShapeDtypeStruct:
         shape = list(whole.shape)

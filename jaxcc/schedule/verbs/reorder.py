@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxcc.layout import ScheduleError
 from jaxcc.program import Op, Operand, Program, rename
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._broadcast import broadcast_after, moves_broadcast
-from jaxcc.schedule.verbs._find import find, find_kind
+from jaxcc.schedule.verbs._find import between_names, find, find_kind
 from jaxcc.schedule.verbs._groups import dissolved, grouped, parts
 from jaxcc.schedule.verbs._sliced_dims import sliced_dims
 from jaxcc.schedule.verbs._slicer import Slicer
@@ -54,13 +53,7 @@ def region_of(program: Program, gather: Op, after: Op) -> tuple[list[Op], dict[s
     """The operations between the gather and `after`, and the dimension along which each value of
     theirs will be sliced, if any.
     """
-    between = program.reached_from(gather.outputs) & program.reaching(after.outputs)
-    if after.name not in between:
-        raise ScheduleError(
-            "SCHEDULE_NOT_DEPENDENT",
-            f"reorder: '{after.name}' does not depend on '{gather.name}'",
-            line=after.line,
-        )
+    between = between_names(program, gather, after)
     region = [part for op in program.ops if op.name in between for part in parts(op)]
     return region, sliced_dims(program, gather, region, after.name)
 

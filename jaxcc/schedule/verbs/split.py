@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import jax
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import Op, Program, rename
+from jaxcc.program import Op, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
 from jaxcc.schedule.verbs._broadcast import split_to_root
 from jaxcc.schedule.verbs._find import find_kind
@@ -147,7 +147,4 @@ def _apply(
         outputs=(f"{name}.gather",),
         params=params,
     )
-    index = program.ops.index(op)
-    after = rename(program.ops[index + 1 :], {name: gather.name})
-    outputs = tuple(gather.name if x == name else x for x in program.outputs)
-    return program.with_ops([*program.ops[:index], scatter, gather, *after], outputs=outputs)
+    return program.with_instead(op, (scatter, gather))
