@@ -24,6 +24,7 @@ import numpy as np
 from jaxcc.program import COLLECTIVES, Op, Program, operand_type
 from jaxcc.schedule.tuner._collectives import Group, collective_us
 from jaxcc.schedule.tuner._profile import Profile
+from jaxcc.schedule.verbs._groups import dissolved
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 # What XLA makes part of a pointwise kernel, and what it does not run at all.
@@ -69,7 +70,7 @@ class Estimate:
 def cost(program: Program, profile: Profile) -> Estimate:
     """What one call of the program should cost on the machine."""
     model = _Model(program, profile)
-    items = [model.item(op) for op in program.ops if op.kind not in _FREE]
+    items = [model.item(op) for op in model.program.ops if op.kind not in _FREE]
     return Estimate((*(one for one in items if one is not None), *model.chains()))
 
 
@@ -80,6 +81,8 @@ def bytes_of(t: jax.ShapeDtypeStruct) -> float:
 
 class _Model:
     def __init__(self, program: Program, profile: Profile) -> None:
+        # Groups of work run as their parts.
+        program = dissolved(program, program.ops)
         self.program = program
         self.profile = profile
         self.types = program.types()

@@ -66,7 +66,7 @@ class _Tuner:
           ScheduleError: SCHEDULE_WRONG_RESULT, or it does not verify.
         """
         schedule = candidate.schedule()
-        fused = any(op.body for op in candidate.program.ops)
+        fused = any(op.has_collective for op in candidate.program.ops)
         # With "auto" a kernel that cannot be built would be timed as what it replaces.
         backend = "host" if fused and self.backend == "auto" else self.backend
         compiled = schedule.compile(backend, donate=self.donate)
@@ -180,7 +180,7 @@ def _ranked(
     found = candidates(schedule, slice=names, progress=tell)
     if backend == "xla":
         # It runs a fused operation's parts one by one: another candidate's program.
-        found = [one for one in found if not any(op.body for op in one.program.ops)]
+        found = [one for one in found if not any(op.has_collective for op in one.program.ops)]
     rows = [
         (one, Trial(tuple(map(str, one.steps)), cost(one.program, machine).total_us))
         for one in found

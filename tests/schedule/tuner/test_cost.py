@@ -111,6 +111,14 @@ def test_memory_is_passed_once_in_a_kernel() -> None:
     assert kernel.us < all_reduce.us + 2 * DGX2.launch_us + update.us / 100
 
 
+def test_a_group_of_work_costs_what_its_parts_do() -> None:
+    plain = WORKLOADS["sgd"].schedule(mesh_of(tp=4), 64)
+    work = [op.name for op in plain.program.ops if op.kind in ("mul", "sub")]
+    grouped = plain.fuse(*work, name="work")
+    assert grouped.program.ops[-1].body
+    assert cost(grouped.program, DGX2) == cost(plain.program, DGX2)
+
+
 def test_products_are_bound_by_arithmetic_or_by_memory() -> None:
     def product(n: int) -> str:
         typed = jaxcc.typed(mesh=mesh_of(tp=2), in_layouts=(Sliced(0), Replicated))(
