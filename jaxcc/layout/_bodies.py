@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcc.layout._align import align
@@ -211,6 +211,16 @@ def one_path(predicate: Relation, sizes: Mapping[str, int]) -> bool:
     if plain is None or plain.ranks or plain.partial or plain.local:
         return False
     return math.isinf(plain.scale) or same_scale(plain.scale, 1.0)
+
+
+def chosen_by(held: Held, predicate: Held) -> Held:
+    """What a predicate decided: if that comes from a Local value, ranks went one way, and a group
+    of one perhaps another.
+    """
+    x = held.relation
+    if x is None or predicate.relation is None or not predicate.relation.unmeasured:
+        return held
+    return held._replace(relation=replace(x, unmeasured=True).scaled(x.scale), const=None)
 
 
 def two_paths(applier: Applier, predicate: Held, name: str) -> Refused:

@@ -8,6 +8,7 @@ from jaxcc import _compat
 from jaxcc.layout._apply import Applier
 from jaxcc.layout._bodies import (
     body_of,
+    chosen_by,
     inputs_of,
     joined_value,
     one_path,
@@ -37,10 +38,11 @@ def cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
         return bodies[min(max(int(const[0]), 0), count - 1)].walk(applier, operands)
     if one_path(index.relation, applier.sizes):
         made = [body.walk(applier, operands) for body in bodies]
-        return [
+        results = [
             joined_value(applier, step, helds, slot, "a result")
             for helds, slot in zip(zip(*made, strict=True), other.results, strict=True)
         ]
+        return [chosen_by(held, index) for held in results]
     if any(_communicates(body.n) for body in bodies):
         refused = two_paths(applier, index, "the predicate of cond around a collective")
         finding = applier.finding(refused, step.line, ())

@@ -13,6 +13,7 @@ from jaxcc.layout._apply import Applier
 from jaxcc.layout._bodies import (
     Body,
     body_of,
+    chosen_by,
     inputs_of,
     joined_value,
     other_structure,
@@ -169,4 +170,4 @@ def while_(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
     final = _fixed_point(applier, step, start, other.results, turn)
     (predicate,) = test.walk(applier, [*read, *final])
     require_one_path(applier, step, predicate, "the condition of while")
-    return final
+    return [chosen_by(held, predicate) for held in final]

@@ -48,6 +48,30 @@ def test_right_programs_are_accepted(chunk: int) -> None:
     assert tally.programs >= CHUNK - 5
 
 
+# What a Local value decides by its sum: how many turns a loop takes, and which branch is taken.
+_DECIDED = {
+    "while": """{"axes": ["tp"], "inputs": [[[12], "float32", [], [], ["tp"]], [[4], "float32", \
+[], [], []]], "body": {"arity": 2, "steps": [["reducer", [0], ["psum", ["tp"]]], ["while", [2], \
+[{"arity": 1, "steps": [["binary", [0, 0], ["add"]]], "outputs": [1]}, 4, 40.0]]], \
+"outputs": [3]}, "outputs": [[[12], "float32", [], [], []]], "check_vma": false}""",
+    "cond": """{"axes": ["tp"], "inputs": [[[12], "float32", [], [], ["tp"]], [[4], "float32", \
+[], [], []]], "body": {"arity": 2, "steps": [["reducer", [0], ["psum", ["tp"]]], ["index", [2], \
+[0, 0]], ["index", [1], [0, 0]], ["binary", [3, 4], ["sub"]], ["cond", [5, 1], [{"arity": 1, \
+"steps": [["unary", [0], ["tanh"]]], "outputs": [1]}, {"arity": 1, "steps": [["unary", [0], \
+["neg"]]], "outputs": [1]}]]], "outputs": [6]}, \
+"outputs": [[[4], "float32", [], [], []]], "check_vma": false}""",
+}
+
+
+@pytest.mark.parametrize("control", _DECIDED)
+def test_what_a_local_value_decides_is_claimed_of_the_ranks_alone(control: str) -> None:
+    verdicts = [
+        judge(loads(_DECIDED[control]), {"tp": 2}, seed=seed, all_sizes=True) for seed in range(8)
+    ]
+    assert {verdict.status for verdict in verdicts} == {"accepted"}
+    assert not [problem for verdict in verdicts for problem in verdict.problems]
+
+
 @settings(
     max_examples=40,
     deadline=None,
