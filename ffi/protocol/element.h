@@ -112,6 +112,31 @@ JAXCC_FN T minimum(T a, T b) {
   return a < b || a != a ? a : b;
 }
 
+// Of floats, 0 is above -0: among equal ones the sign bits decide.
+template <>
+JAXCC_FN float maximum(float a, float b) {
+  const float equal = float_of(bits_of(b) & (bits_of(a) | 0x7fffffffu));
+  return a == b ? equal : a > b || a != a ? a : b;
+}
+
+template <>
+JAXCC_FN float minimum(float a, float b) {
+  const float equal = float_of(bits_of(b) | (bits_of(a) & 0x80000000u));
+  return a == b ? equal : a < b || a != a ? a : b;
+}
+
+template <>
+JAXCC_FN double maximum(double a, double b) {
+  const double equal = double_of(bits_of(b) & (bits_of(a) | 0x7fffffffffffffffull));
+  return a == b ? equal : a > b || a != a ? a : b;
+}
+
+template <>
+JAXCC_FN double minimum(double a, double b) {
+  const double equal = double_of(bits_of(b) | (bits_of(a) & 0x8000000000000000ull));
+  return a == b ? equal : a < b || a != a ? a : b;
+}
+
 template <class T>
 JAXCC_FN T clamp(T low, T x, T high) {
   return minimum(maximum(x, low), high);

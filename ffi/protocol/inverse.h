@@ -5,7 +5,7 @@
 // erfinv function, GPU Computing Gems, 2011, whose polynomials are fitted anew.
 #pragma once
 
-#include "math.h"
+#include "trig64.h"
 
 namespace jaxcc {
 
@@ -149,7 +149,6 @@ JAXCC_FN double erf_inv(double x) {
 }
 
 JAXCC_FN float tan(float x) { return JAXCC_LIBM(tanf)(x); }
-JAXCC_FN double tan(double x) { return JAXCC_LIBM(tan)(x); }
 JAXCC_FN double atan(double x) { return JAXCC_LIBM(atan)(x); }
 JAXCC_FN double atan2(double y, double x) { return JAXCC_LIBM(atan2)(y, x); }
 JAXCC_FN double asin(double x) { return JAXCC_LIBM(asin)(x); }

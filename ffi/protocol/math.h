@@ -1,7 +1,7 @@
-// Elementary functions: float ones without branches, so that a loop over them becomes vector code,
-// double ones from the C library. NaN, infinities and signed zeros as in C; each float function
-// within 4 ulp of the true value (tests/codegen/test_math.py measures it), also if the processor
-// flushes subnormal numbers to zero.
+// Elementary functions: float ones without branches, so that a loop over them becomes vector code.
+// Those of doubles are in math64.h and trig64.h. NaN, infinities and signed zeros as in C; each
+// float function within 4 ulp of the true value (tests/codegen/test_math.py measures it), also if
+// the processor flushes subnormal numbers to zero.
 //
 // Polynomials are minimax fits on the stated interval, made for this file in double precision.
 // Argument reductions: W. Cody and W. Waite, Software Manual for the Elementary Functions, 1980
@@ -149,7 +149,6 @@ JAXCC_FN float tanh(float x) {
 }
 
 JAXCC_FN float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
-JAXCC_FN double logistic(double x) { return 1.0 / (1.0 + JAXCC_LIBM(exp)(-x)); }
 
 // erf(x) for |x| < 0.93.
 JAXCC_FN float erf_small(float x) {
@@ -211,18 +210,6 @@ JAXCC_FN float rem(float x, float y) { return JAXCC_LIBM(fmodf)(x, y); }
 JAXCC_FN float cbrt(float x) { return JAXCC_LIBM(cbrtf)(x); }
 JAXCC_FN float sin(float x) { return JAXCC_LIBM(sinf)(x); }
 JAXCC_FN float cos(float x) { return JAXCC_LIBM(cosf)(x); }
-JAXCC_FN double pow(double x, double y) { return JAXCC_LIBM(pow)(x, y); }
 JAXCC_FN double rem(double x, double y) { return JAXCC_LIBM(fmod)(x, y); }
-JAXCC_FN double cbrt(double x) { return JAXCC_LIBM(cbrt)(x); }
-JAXCC_FN double sin(double x) { return JAXCC_LIBM(sin)(x); }
-JAXCC_FN double cos(double x) { return JAXCC_LIBM(cos)(x); }
-JAXCC_FN double exp(double x) { return JAXCC_LIBM(exp)(x); }
-JAXCC_FN double exp2(double x) { return JAXCC_LIBM(exp2)(x); }
-JAXCC_FN double expm1(double x) { return JAXCC_LIBM(expm1)(x); }
-JAXCC_FN double log(double x) { return JAXCC_LIBM(log)(x); }
-JAXCC_FN double log1p(double x) { return JAXCC_LIBM(log1p)(x); }
-JAXCC_FN double tanh(double x) { return JAXCC_LIBM(tanh)(x); }
-JAXCC_FN double erf(double x) { return JAXCC_LIBM(erf)(x); }
-JAXCC_FN double erfc(double x) { return JAXCC_LIBM(erfc)(x); }
 
 }  // namespace jaxcc

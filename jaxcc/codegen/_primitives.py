@@ -123,7 +123,7 @@ def _pow(call: Call) -> str | None:
 
 
 def _function(name: str) -> Rule:
-    """A function of `ffi/protocol/` (math.h, inverse.h, gamma.h), for floats."""
+    """A function of `ffi/protocol/` (math.h, math64.h, inverse.h, ...), for floats."""
 
     def expression(call: Call) -> str | None:
         if not call.elements[0].is_float:

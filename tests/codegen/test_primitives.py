@@ -208,6 +208,22 @@ def test_as_xla(outcome: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_zeros_have_xlas_order(build: Any, dtype: str) -> None:
+    def every(x: Any, y: Any, z: Any) -> Any:
+        return [lax.max(x, y), lax.min(x, y), lax.clamp(x, y, z)]
+
+    zeros = np.meshgrid(*[np.array([0.0, -0.0])] * 3)
+    # As many as a vector takes.
+    args = [np.tile(each.reshape(-1), 9).astype(jnp.dtype(dtype)) for each in zeros]
+    with jax.enable_x64(True):
+        avals = [jax.ShapeDtypeStruct((8,), each.dtype) for each in args]
+        run = build(every, avals, [Role.WHOLE] * 3, [OutRole.GATHER] * 3, shape=None, ranks=1)
+        want = jax.jit(every)(*args)
+    for got, as_xla in zip(run(args, args[0].shape), want, strict=True):
+        np.testing.assert_array_equal(got.view(np.uint8), np.asarray(as_xla).view(np.uint8))
+
+
 def test_all_that_may_run_on_slices_may_run_in_kernels() -> None:
     several_results = {"threefry2x32"}
     assert set(RULES) - several_results == POINTWISE - IDENTITIES
