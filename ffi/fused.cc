@@ -27,8 +27,9 @@ struct Seat {
 };
 
 struct Epilogue {
-  jaxcc_tile_fn function;
-  void tile(const jaxcc_tile& tile, Participant::Lanes) const { function(&tile); }
+  Kernel kernel;
+  void tile(const jaxcc_tile& tile, Participant::Lanes) const { kernel.tile(&tile); }
+  void total(const jaxcc_parts& parts) const { kernel.total(&parts); }
 };
 
 ffi::Error error(ffi::ErrorCode code, std::string message) {
@@ -117,7 +118,8 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
     const Tensor& tensor = geometry.tensors[(i - 1) / per_tensor];
     const int64_t size = static_cast<int64_t>(buffer.element_count());
-    if (size != tensor.outer * tensor.extent && size != tensor.outer * tensor.block) {
+    const bool total = geometry.totals > 0 && size == 1;
+    if (!total && size != tensor.outer * tensor.extent && size != tensor.outer * tensor.block) {
       problem = "result " + std::to_string(i - 1) + " has " + std::to_string(size) +
                 " elements, neither the whole tensor's " +
                 std::to_string(tensor.outer * tensor.extent) + " nor a slice's " +
@@ -139,6 +141,7 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
                                                      ffi::Span<const int64_t> devices,
                                                      int64_t ranks, int64_t scalars,
                                                      int64_t operands, int64_t results,
+                                                     int64_t totals, int64_t row,
                                                      ffi::Span<const int64_t> shape) {
   const std::string op(name);
   const std::string key(kernel);
@@ -152,26 +155,33 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
                   std::to_string(ranks));
   }
   const int64_t count = static_cast<int64_t>(shape.size() / 2);
-  if (shape.size() % 2 || count > INT32_MAX || scalars < 0 || operands < 0 || results < 1) {
+  if (shape.size() % 2 || count > INT32_MAX || scalars < 0 || operands < 0 || results < 1 ||
+      totals < 0 || totals > results || row < 1 || row > int64_t{1} << 40) {
     return refuse("the attributes contradict each other");
   }
-  const jaxcc_tile_fn function = find_kernel(key);
-  if (!function) {
+  const Kernel function = find_kernel(key);
+  if (!function.tile) {
     return ffi::Unexpected(error(ffi::ErrorCode::kNotFound,
                                  "[BACKEND_KERNEL] " + op + ": kernel '" + key +
                                      "' is not loaded in this process; trace and compile the "
                                      "program here instead of loading an old executable"));
   }
 
+  if (totals && !function.total) return refuse("kernel '" + key + "' has no totals");
+
   auto signature = std::make_unique<Signature>();
   signature->op = op;
   signature->text = op + " (kernel " + key + ", " + std::to_string(scalars) + " scalars, " +
-                    std::to_string(ranks) + " ranks) of";
+                    std::to_string(ranks) + " ranks, " + std::to_string(totals) + " totals) of";
   signature->elements = 0;
   for (int64_t t = 0; t < count; ++t) {
     const int64_t outer = shape[2 * t];
     const int64_t extent = shape[2 * t + 1];
     int64_t size;
+    if (extent > 0 && row > 1 && (extent % ranks || extent / ranks % row)) {
+      return refuse("a rank's part of tensor " + std::to_string(t) + " is not whole rows of " +
+                    std::to_string(row));
+    }
     if (outer < 0 || extent < 0 || __builtin_mul_overflow(outer, extent, &size) ||
         size > INT64_MAX / 4 / ranks - signature->elements) {
       return refuse("tensor " + std::to_string(t) + " has an impossible size");
@@ -180,9 +190,10 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
     signature->tensors.push_back({outer, extent, 0, 0, 0, 0});
     signature->text += " " + std::to_string(outer) + "x" + std::to_string(extent);
   }
-  signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(count),
-                               static_cast<int32_t>(ranks), static_cast<int32_t>(scalars),
-                               static_cast<int32_t>(operands), static_cast<int32_t>(results));
+  signature->geometry =
+      divide(signature->tensors.data(), static_cast<int32_t>(count), static_cast<int32_t>(ranks),
+             static_cast<int32_t>(scalars), static_cast<int32_t>(operands),
+             static_cast<int32_t>(results), static_cast<int32_t>(totals), row);
 
   auto call = std::make_unique<FusedCall>();
   call->signature = &shared(std::move(signature));
@@ -299,6 +310,8 @@ XLA_FFI_Error* instantiate_fused(XLA_FFI_CallFrame* frame) {
                                   .Attr<int64_t>("scalars")
                                   .Attr<int64_t>("operands")
                                   .Attr<int64_t>("results")
+                                  .Attr<int64_t>("totals")
+                                  .Attr<int64_t>("row")
                                   .Attr<ffi::Span<const int64_t>>("geometry")
                                   .To(guarded(instantiate));
   return handler->Call(frame);

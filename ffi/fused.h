@@ -11,6 +11,8 @@
 //   scalars   i64      operands that all tensors share
 //   operands  i64      of each tensor
 //   results   i64      of each tensor
+//   totals    i64      of the results, numbers that all elements of a tensor make
+//   row       i64      elements that the kernel needs together, 1 if any
 //   geometry  i64[]    outer and extent of each tensor
 #pragma once
 

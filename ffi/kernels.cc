@@ -11,8 +11,11 @@ namespace {
 
 struct Registry {
   std::shared_mutex mutex;
-  std::map<std::string, jaxcc_tile_fn> kernels{all_reduce_kernels().begin(),
-                                               all_reduce_kernels().end()};
+  std::map<std::string, Kernel> kernels;
+
+  Registry() {
+    for (const auto& [key, tile] : all_reduce_kernels()) kernels[key] = {tile, nullptr};
+  }
 };
 
 // Never destroyed: executables may outlive static objects.
@@ -23,18 +26,19 @@ Registry& registry() {
 
 }  // namespace
 
-jaxcc_tile_fn find_kernel(const std::string& key) {
+Kernel find_kernel(const std::string& key) {
   std::shared_lock lock(registry().mutex);
   const auto found = registry().kernels.find(key);
-  return found == registry().kernels.end() ? nullptr : found->second;
+  return found == registry().kernels.end() ? Kernel{} : found->second;
 }
 
 std::string load_kernel(const std::string& key, const std::string& path) {
-  if (find_kernel(key)) return "";
+  if (find_kernel(key).tile) return "";
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();
   const auto* abi = static_cast<const int32_t*>(dlsym(library, "jaxcc_kernel_abi"));
   const auto tile = reinterpret_cast<jaxcc_tile_fn>(dlsym(library, "jaxcc_kernel_tile"));
+  const auto total = reinterpret_cast<jaxcc_total_fn>(dlsym(library, "jaxcc_kernel_total"));
   std::string problem;
   if (!abi || !tile) {
     problem = path + " exports no jaxcc kernel";
@@ -47,7 +51,7 @@ std::string load_kernel(const std::string& key, const std::string& path) {
     return problem;
   }
   std::unique_lock lock(registry().mutex);
-  registry().kernels.emplace(key, tile);
+  registry().kernels.emplace(key, Kernel{tile, total});
   return "";
 }
 

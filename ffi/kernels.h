@@ -10,8 +10,13 @@
 
 namespace jaxcc {
 
-// The kernel, or null if there is none of that key.
-jaxcc_tile_fn find_kernel(const std::string& key);
+struct Kernel {
+  jaxcc_tile_fn tile = nullptr;
+  jaxcc_total_fn total = nullptr;  // null if it has no totals
+};
+
+// The kernel; one without a tile function if there is none of that key.
+Kernel find_kernel(const std::string& key);
 
 // Loads the shared object at `path`, unless the key is known. Returns what is wrong with it, or an
 // empty string.

@@ -36,7 +36,7 @@ NB_MODULE(_ffi, m) {
     return types;
   });
   m.def(
-      "has_kernel", [](const std::string& key) { return jaxcc::find_kernel(key) != nullptr; },
+      "has_kernel", [](const std::string& key) { return jaxcc::find_kernel(key).tile != nullptr; },
       "key"_a);
   m.def(
       "load_kernel",

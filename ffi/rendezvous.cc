@@ -114,6 +114,7 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
     claimed_[rank].value.store(0, std::memory_order_relaxed);
   }
   stream_ = entries_[0].call.stream;
+  parts_.assign(static_cast<size_t>(parts(signature.geometry)), {0, 0});
   if (alone) return true;
   const int64_t total = ranks() * chunks(signature.geometry);
   remaining_.store(total, std::memory_order_relaxed);
@@ -258,7 +259,8 @@ bool Participant::enter() {
       return entry.status.failure == Failure::kNone || settle();
     }
   }
-  view_ = {rank_, group_.ranks(), group_.buffers_.data(), nullptr, group_.stream_};
+  view_ = {rank_,   group_.ranks(), group_.buffers_.data(),
+           nullptr, group_.stream_, group_.parts_.data()};
   return true;
 }
 
@@ -279,19 +281,18 @@ bool Participant::claim(const Geometry& geometry, Chunk* chunk) {
   return false;
 }
 
-bool Participant::leave() {
-  if (!over_) {
-    if (view_.stream) drain_streaming_stores();
-    const bool last = alone_ || (stored_ > 0 && group_.remaining_.fetch_sub(
-                                                    stored_, std::memory_order_acq_rel) == stored_);
-    if (last) {
-      group_.finish(epoch_);
-    } else {
-      group_.wait(epoch_, rank_, group_.ranks() - 1,
-                  [&](uint64_t state) { return epoch_of(state) != epoch_; });
-    }
-  }
-  return settle();
+// Whether this rank has stored the last chunk of the work.
+bool Participant::last() {
+  if (view_.stream) drain_streaming_stores();
+  return alone_ || (stored_ > 0 &&
+                    group_.remaining_.fetch_sub(stored_, std::memory_order_acq_rel) == stored_);
+}
+
+void Participant::finish() { group_.finish(epoch_); }
+
+void Participant::wait_for_end() {
+  group_.wait(epoch_, rank_, group_.ranks() - 1,
+              [&](uint64_t state) { return epoch_of(state) != epoch_; });
 }
 
 // Takes the outcome and frees the rank's entry.

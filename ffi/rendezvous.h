@@ -78,6 +78,7 @@ class Group {
   std::unique_ptr<Entry[]> entries_;
   std::unique_ptr<Counter[]> claimed_;
   std::vector<void* const*> buffers_;
+  std::vector<jaxcc_part> parts_;
   bool stream_ = false;
   std::atomic<int64_t> failed_run_{-1};
   alignas(64) std::atomic<uint64_t> state_{0};
@@ -98,7 +99,18 @@ class Participant {
 
   bool enter();
   bool claim(const Geometry& geometry, Chunk* chunk);
-  bool leave();
+  // `totals` is called once, by the rank that stores the last chunk.
+  template <class F>
+  bool leave(const F& totals) {
+    if (over_) return settle();
+    if (last()) {
+      totals();
+      finish();
+    } else {
+      wait_for_end();
+    }
+    return settle();
+  }
   static Lanes lanes() { return {}; }
 
   // After enter: what the group sees.
@@ -107,6 +119,9 @@ class Participant {
   const Status& status() const { return status_; }
 
  private:
+  bool last();
+  void finish();
+  void wait_for_end();
   bool settle();
 
   Group& group_;

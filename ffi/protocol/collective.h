@@ -5,7 +5,8 @@
 //   bool enter()                         returns when every rank's operands may be read and its
 //   results written bool claim(const Geometry&, Chunk*)  the next chunk for this caller; false when
 //   none is left Lanes lanes()                        how the caller's threads share a tile bool
-//   leave()                         returns when every chunk has been stored
+//   leave(totals)                   returns when every chunk has been stored and `totals` called,
+//   by one caller for all ranks
 // where enter and leave are false if the group failed; nobody then touches a peer's buffers.
 #pragma once
 
@@ -22,7 +23,10 @@ JAXCC_FN bool two_shot(Platform& platform, const Epilogue& epilogue, const PeerV
   while (platform.claim(geometry, &chunk)) {
     for (Tiles tiles(view, geometry, chunk); tiles.next();) epilogue.tile(tiles.tile(), lanes);
   }
-  return platform.leave();
+  return platform.leave([&] {
+    if (geometry.totals == 0) return;
+    each_total(view, geometry, [&](const jaxcc_parts& parts) { epilogue.total(parts); });
+  });
 }
 
 }  // namespace jaxcc

@@ -34,7 +34,7 @@ struct Run {
   }
 };
 
-template <class T, int ranks, bool direct>
+template <class T, int ranks, bool direct, int64_t block_size = kBlock>
 class Gather {
  public:
   // Result `index` of the buffers, the tensor having `operands` operands.
@@ -78,8 +78,8 @@ __attribute__((noinline)) inline void spread(const jaxcc_tile& tile, int index, 
   }
 }
 
-template <class T, int ranks>
-class Gather<T, ranks, false> {
+template <class T, int ranks, int64_t block_size>
+class Gather<T, ranks, false, block_size> {
  public:
   JAXCC_FN Gather(const jaxcc_tile& tile, int index, int operands) : tile_(tile), index_(index) {
     void* const* const own = tile.buffers[tile.owner];
@@ -102,7 +102,7 @@ class Gather<T, ranks, false> {
   const jaxcc_tile& tile_;
   int index_;
   T* own_;
-  alignas(64) T scratch_[kBlock];
+  alignas(64) T scratch_[block_size];
 };
 #endif
 

@@ -10,7 +10,7 @@
 namespace jaxcc {
 
 // Chunks begin at a multiple of kUnit elements of a slice, so that they share no vector and no
-// page's worth of lines.
+// page's worth of lines; for kernels that need whole rows, at a multiple of rows of as many.
 constexpr int64_t kUnit = 1024;
 constexpr int64_t kChunkUnits = 16;
 
@@ -27,7 +27,9 @@ struct Geometry {
   const Tensor* tensors;
   int32_t count;
   int32_t ranks;
-  int64_t units;  // in one rank's slices of all tensors
+  int64_t units;   // in one rank's slices of all tensors
+  int32_t totals;  // of each tensor: reductions over all its elements
+  int64_t unit;    // elements
 };
 
 struct Chunk {
@@ -40,10 +42,18 @@ JAXCC_FN int64_t chunks(const Geometry& geometry) {
   return (geometry.units + kChunkUnits - 1) / kChunkUnits;
 }
 
+// Tensor t's elements in chunk c make the parts at place c + t of those of the chunk's owner.
+JAXCC_FN int64_t places(const Geometry& geometry) { return chunks(geometry) + geometry.count; }
+
+JAXCC_FN int64_t parts(const Geometry& geometry) {
+  return geometry.ranks * places(geometry) * geometry.totals;
+}
+
 // Fills the fields that follow from `outer` and `extent`. Buffers are: `scalars`, then `operands`
 // for each tensor, then `results` for each tensor.
 JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t scalars,
-                         int32_t operands, int32_t results) {
+                         int32_t operands, int32_t results, int32_t totals = 0, int64_t row = 1) {
+  const int64_t unit = (kUnit + row - 1) / row * row;
   int64_t units = 0;
   for (int32_t t = 0; t < count; ++t) {
     Tensor& tensor = tensors[t];
@@ -51,9 +61,9 @@ JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t 
     tensor.first_unit = units;
     tensor.first_operand = scalars + t * operands;
     tensor.first_result = scalars + count * operands + t * results;
-    units += (tensor.outer * tensor.block + kUnit - 1) / kUnit;
+    units += (tensor.outer * tensor.block + unit - 1) / unit;
   }
-  return {tensors, count, ranks, units};
+  return {tensors, count, ranks, units, totals, unit};
 }
 
 // Walks the tiles of a chunk. A tile never crosses a row, and a chunk may span many tensors.
@@ -70,11 +80,13 @@ class Tiles {
       (geometry.tensors[middle].first_unit <= first_unit ? low : high) = middle;
     }
     tensor_ = low;
-    local_ = (first_unit - geometry.tensors[low].first_unit) * kUnit;
+    local_ = (first_unit - geometry.tensors[low].first_unit) * geometry.unit;
     tile_.buffers = view.buffers;
     tile_.ranks = geometry.ranks;
     tile_.owner = chunk.owner;
     tile_.stream = view.stream;
+    place_ = chunk.owner * places(geometry) + chunk.index;
+    parts_ = view.parts;
   }
 
   // Moves to the next tile; false at the end.
@@ -83,7 +95,7 @@ class Tiles {
       const Tensor& tensor = geometry_.tensors[tensor_];
       if (tensor.first_unit >= end_unit_) return false;
       const int64_t size = tensor.outer * tensor.block;
-      const int64_t limit = (end_unit_ - tensor.first_unit) * kUnit;
+      const int64_t limit = (end_unit_ - tensor.first_unit) * geometry_.unit;
       const int64_t end = size < limit ? size : limit;
       if (local_ >= end) {
         ++tensor_;
@@ -103,6 +115,7 @@ class Tiles {
       tile_.shift = row * (tensor.extent - tensor.block) + offset;
       tile_.first_operand = tensor.first_operand;
       tile_.first_result = tensor.first_result;
+      tile_.parts = parts_ + (place_ + tensor_) * geometry_.totals;
       return true;
     }
     return false;
@@ -115,7 +128,23 @@ class Tiles {
   int64_t end_unit_;
   int32_t tensor_;
   int64_t local_;  // element in the owner's slice of the current tensor
+  int64_t place_;
+  jaxcc_part* parts_;
   jaxcc_tile tile_;
 };
+
+// Calls `total` with the parts of each tensor.
+template <class F>
+JAXCC_FN void each_total(const PeerView& view, const Geometry& geometry, const F& total) {
+  for (int32_t t = 0; t < geometry.count; ++t) {
+    const Tensor& tensor = geometry.tensors[t];
+    const int64_t units = (tensor.outer * tensor.block + geometry.unit - 1) / geometry.unit;
+    const int64_t first = tensor.first_unit / kChunkUnits;
+    const int64_t last = units ? (tensor.first_unit + units - 1) / kChunkUnits + 1 : first;
+    total(jaxcc_parts{view.buffers, geometry.ranks, tensor.first_result,
+                      view.parts + (first + t) * geometry.totals,
+                      places(geometry) * geometry.totals, last - first});
+  }
+}
 
 }  // namespace jaxcc

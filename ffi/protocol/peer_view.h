@@ -17,6 +17,7 @@ struct PeerView {
   void* const* const* buffers;  // buffers[rank][index], in the order that abi.h gives
   Flag* const* flags;  // flags[rank][slot * ranks + writer]; null where a platform needs none
   int32_t stream;      // the jaxcc_tile field
+  jaxcc_part* parts;   // parts(geometry) of them, unseen, if the geometry has totals
 };
 
 }  // namespace jaxcc

@@ -73,7 +73,7 @@ bool close(double got, double wanted, double scale, double epsilon, double tiny)
 
 template <class Type>
 void check(const std::string& op, const std::string& dtype, double largest) {
-  const jaxcc_tile_fn kernel = find_kernel("all_reduce." + op + "." + dtype);
+  const jaxcc_tile_fn kernel = find_kernel("all_reduce." + op + "." + dtype).tile;
   CHECK(kernel);
   Random random(7);
   for (int ranks : {1, 2, 3, 8}) {
@@ -93,7 +93,7 @@ void check(const std::string& op, const std::string& dtype, double largest) {
           buffers[r] = {in[r].data(), in_place ? in[r].data() : out[r].data()};
           views.push_back(buffers[r].data());
         }
-        const jaxcc_tile tile{views.data(), ranks, 0, 0, 1, begin, size, 0, stream};
+        const jaxcc_tile tile{views.data(), ranks, 0, 0, 1, begin, size, 0, stream, nullptr};
         const auto untouched = in_place ? before : out;
         kernel(&tile);
         const auto& after = in_place ? in : out;
@@ -126,11 +126,11 @@ void check_wrap() {
   int32_t a = INT32_MAX, b = 3, sum, product;
   void *left[] = {&a, &sum}, *right[] = {&b, &sum};
   void* const* views[] = {left, right};
-  const jaxcc_tile tile{views, 2, 0, 0, 1, 0, 1, 0, 0};
-  find_kernel("all_reduce.sum.i32")(&tile);
+  const jaxcc_tile tile{views, 2, 0, 0, 1, 0, 1, 0, 0, nullptr};
+  find_kernel("all_reduce.sum.i32").tile(&tile);
   CHECK(sum == INT32_MIN + 2);
   left[1] = right[1] = &product;
-  find_kernel("all_reduce.prod.i32")(&tile);
+  find_kernel("all_reduce.prod.i32").tile(&tile);
   CHECK(product == INT32_MAX - 2);
 }
 
@@ -150,8 +150,8 @@ int main() {
     check<testing::F16>(op, "f16", 65504);
   }
   check_wrap();
-  CHECK(!find_kernel("all_reduce.sum.c64"));
+  CHECK(!find_kernel("all_reduce.sum.c64").tile);
   CHECK(load_kernel("none", "/no/such/file.so").find("/no/such/file.so") != std::string::npos);
-  CHECK(!find_kernel("none"));
+  CHECK(!find_kernel("none").tile);
   return 0;
 }

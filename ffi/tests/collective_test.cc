@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "../protocol/barrier.h"
+#include "../protocol/total.h"
 #include "testing.h"
 
 namespace jaxcc::testing {
@@ -23,7 +24,10 @@ class FlagsPlatform {
       : view_(view), block_(block), blocks_(blocks), epoch_(2 * call), next_(block) {}
 
   bool enter() { return flag_barrier(*this, view_, block_, epoch_ + 1); }
-  bool leave() { return flag_barrier(*this, view_, block_, epoch_ + 2); }
+  template <class F>
+  bool leave(const F&) {
+    return flag_barrier(*this, view_, block_, epoch_ + 2);
+  }
   bool claim(const Geometry& geometry, Chunk* chunk) {
     if (next_ >= chunks(geometry)) return false;
     *chunk = {view_.rank, next_};
@@ -71,6 +75,35 @@ struct Update {
       const float out = w[i] - scale * (g + m[i]);
       m_out[i] = g;
       for (int rank = 0; rank < tile.ranks; ++rank) buffer(rank, tile.first_result)[i] = out;
+    }
+  }
+  void total(const jaxcc_parts&) const {}
+};
+
+// Total 0 of each tensor: the sum over its elements of what ranks hold of them.
+struct Sums {
+  using Sum = Total<float, jaxcc::Sum>;
+
+  template <class Lanes>
+  void tile(const jaxcc_tile& tile, const Lanes&) const {
+    Sum sum(tile, 0);
+    for (int64_t block = tile.begin, end; block < tile.end; block = end) {
+      end = block_end<OneLane>(block, tile.end);
+      const auto terms = sum.run(block, block);
+      for (int64_t i = 0; i < end - block; ++i) {
+        float term = 0;
+        for (int r = 0; r < tile.ranks; ++r) {
+          term += static_cast<const float*>(tile.buffers[r][tile.first_operand])[block + i];
+        }
+        terms.put(i, term);
+      }
+      sum.finish(block, end);
+    }
+  }
+  void total(const jaxcc_parts& parts) const {
+    const float sum = Sum::of(parts, 0, 1);
+    for (int r = 0; r < parts.ranks; ++r) {
+      *static_cast<float*>(parts.buffers[r][parts.first_result]) = sum;
     }
   }
 };
@@ -187,6 +220,53 @@ void check_in_process(int ranks, int trials) {
   for (int trial = 0; trial < trials; ++trial) check_update(before[trial], after[trial]);
 }
 
+// One group, many lists of tensors, empty ones among them; every rank gets the same sums.
+void check_totals(int ranks, int trials) {
+  Random random(300 + ranks);
+  Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));
+  struct Totals {
+    std::unique_ptr<Signature> signature;
+    std::vector<std::vector<std::vector<float>>> given;  // of each rank and tensor
+    std::vector<std::vector<float>> sums;
+    std::vector<std::vector<void*>> buffers;
+  };
+  std::vector<Totals> all(trials);
+  for (int trial = 0; trial < trials; ++trial) {
+    Totals& one = all[trial];
+    one.signature = make_signature("totals", random_shapes(random, trial), ranks, 0, 1, 1, 1);
+    const size_t count = one.signature->tensors.size();
+    one.given.resize(ranks, std::vector<std::vector<float>>(count));
+    one.sums.resize(ranks, std::vector<float>(count, -1));
+    one.buffers.resize(ranks);
+    for (int r = 0; r < ranks; ++r) {
+      for (size_t t = 0; t < count; ++t) {
+        const Tensor& tensor = one.signature->tensors[t];
+        one.given[r][t] = random.normals(tensor.outer * tensor.extent);
+        one.buffers[r].push_back(one.given[r][t].data());
+      }
+      for (float& sum : one.sums[r]) one.buffers[r].push_back(&sum);
+    }
+  }
+  on_ranks(ranks, [&](int r) {
+    for (Totals& one : all) {
+      Participant rank(group, r, {one.signature.get(), 1, one.buffers[r].data(), false});
+      CHECK(two_shot(rank, Sums(), rank.view(), one.signature->geometry));
+    }
+  });
+  for (const Totals& one : all) {
+    for (size_t t = 0; t < one.sums[0].size(); ++t) {
+      double sum = 0, size = 1;
+      for (const auto& given : one.given) {
+        for (float x : given[t]) sum += x, size += std::abs(x);
+      }
+      for (const auto& sums : one.sums) {
+        CHECK(std::abs(sums[t] - sum) < 1e-6 * size);
+        CHECK(sums[t] == one.sums[0][t]);
+      }
+    }
+  }
+}
+
 void check_flags(int ranks, int blocks, int trials) {
   Random random(200 + ranks);
   std::vector<std::vector<Flag>> inboxes(ranks, std::vector<Flag>(blocks * ranks));
@@ -208,7 +288,7 @@ void check_flags(int ranks, int blocks, int trials) {
     const int r = thread / blocks;
     for (int trial = 0; trial < trials; ++trial) {
       Problem& problem = after[trial];
-      const PeerView view{r, ranks, problem.views.data(), flags.data(), 0};
+      const PeerView view{r, ranks, problem.views.data(), flags.data(), 0, nullptr};
       FlagsPlatform platform(view, thread % blocks, blocks, first_call + trial);
       CHECK(two_shot(platform, Update(), view, problem.signature->geometry));
     }
@@ -223,6 +303,7 @@ int main(int, char** argv) {
   using namespace jaxcc::testing;
   const int trials = argv[1] ? std::atoi(argv[1]) : 40;
   for (int ranks : {1, 2, 3, 4, 8}) check_in_process(ranks, trials);
+  for (int ranks : {1, 2, 3, 4, 8}) check_totals(ranks, trials);
   for (int ranks : {1, 2, 3, 4}) check_flags(ranks, 1 + ranks % 2, trials);
   return 0;
 }

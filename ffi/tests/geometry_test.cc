@@ -5,13 +5,15 @@
 namespace jaxcc::testing {
 namespace {
 
-void check_geometry(const std::vector<Shape>& shapes, int ranks) {
+// Tiles of whole rows of `row` elements, which divide each rank's blocks.
+void check_geometry(const std::vector<Shape>& shapes, int ranks, int64_t row = 1) {
   constexpr int kScalars = 2, kOperands = 3, kResults = 2;
-  const auto signature = make_signature("cover", shapes, ranks, kScalars, kOperands, kResults);
+  const auto signature =
+      make_signature("cover", shapes, ranks, kScalars, kOperands, kResults, 0, row);
   const Geometry& geometry = signature->geometry;
   std::vector<std::vector<int>> times;
   for (const Shape& shape : shapes) times.emplace_back(shape.outer * shape.extent);
-  const PeerView view{0, ranks, nullptr, nullptr, 1};
+  const PeerView view{0, ranks, nullptr, nullptr, 1, nullptr};
   for (int owner = 0; owner < ranks; ++owner) {
     std::vector<std::vector<bool>> slice;
     for (const Tensor& tensor : signature->tensors) slice.emplace_back(tensor.outer * tensor.block);
@@ -25,6 +27,7 @@ void check_geometry(const std::vector<Shape>& shapes, int ranks) {
         const int count = static_cast<int>(shapes.size());
         CHECK(tile.first_result == kScalars + count * kOperands + t * kResults);
         CHECK(tile.begin < tile.end);
+        CHECK(tile.begin % row == 0 && tile.end % row == 0);
         const int64_t extent = shapes[t].extent;
         const int64_t block = (extent + ranks - 1) / ranks;
         CHECK(tile.begin / extent == (tile.end - 1) / extent);
@@ -38,7 +41,8 @@ void check_geometry(const std::vector<Shape>& shapes, int ranks) {
         }
         elements += tile.end - tile.begin;
       }
-      CHECK(elements <= kChunkUnits * kUnit);
+      CHECK(elements <= kChunkUnits * geometry.unit);
+      CHECK(geometry.unit >= kUnit && geometry.unit < kUnit + row);
     }
   }
   for (const auto& tensor : times) {
@@ -61,7 +65,11 @@ int main() {
     for (Shape& shape : shapes) {
       shape = {random.integer(0, 20), random.integer(0, random.integer(0, 1) ? 40 : 4000)};
     }
-    check_geometry(shapes, static_cast<int>(random.integer(1, 8)));
+    const int ranks = static_cast<int>(random.integer(1, 8));
+    check_geometry(shapes, ranks);
+    const int64_t row = random.integer(1, random.integer(0, 1) ? 3000 : 10);
+    for (Shape& shape : shapes) shape.extent = row * ranks * (shape.extent % 5);
+    check_geometry(shapes, ranks, row);
   }
   return 0;
 }

@@ -46,7 +46,8 @@ struct Shape {
 
 inline std::unique_ptr<Signature> make_signature(const std::string& op,
                                                  const std::vector<Shape>& shapes, int ranks,
-                                                 int scalars, int operands, int results) {
+                                                 int scalars, int operands, int results,
+                                                 int totals = 0, int64_t row = 1) {
   auto signature = std::make_unique<Signature>();
   signature->op = op;
   signature->text = op + " of";
@@ -56,7 +57,7 @@ inline std::unique_ptr<Signature> make_signature(const std::string& op,
     signature->elements += shape.outer * shape.extent;
   }
   signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(shapes.size()),
-                               ranks, scalars, operands, results);
+                               ranks, scalars, operands, results, totals, row);
   return signature;
 }
 

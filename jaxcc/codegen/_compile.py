@@ -29,7 +29,7 @@ _CANDIDATES = ("g++", "c++", "clang++")
 _LIMIT_S = 60
 _HEADERS = (
     *("abi", "element", "gamma", "gather", "inverse", "math", "math64", "random", "stream"),
-    "trig64",
+    *("total", "trig64"),
 )
 _FIXES = ("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler")
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxcc import _compat
 from jaxcc.codegen._elements import element_of
-from jaxcc.codegen._graph import Graph, graph_of
-from jaxcc.codegen._index import buffer_maps, needs_of
+from jaxcc.codegen._graph import Node, Value, graph_of
+from jaxcc.codegen._index import REDUCTIONS, buffer_maps, needs_of
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
@@ -20,6 +21,7 @@ _INCLUDES = """\
 #include "protocol/gather.h"
 #include "protocol/inverse.h"
 #include "protocol/random.h"
+#include "protocol/total.h"
 """
 
 _HOST = """\
@@ -32,7 +34,11 @@ namespace {{
 extern "C" {{
 extern const int32_t jaxcc_kernel_abi = JAXCC_ABI;
 void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::OneLane{{}}); }}
-}}
+{total}}}
+"""
+
+_TOTAL = """\
+void jaxcc_kernel_total(const jaxcc_parts* parts) {{ Epilogue::total(*parts); }}
 """
 
 _CUDA = """\
@@ -51,7 +57,8 @@ class Kernel:
     """A tile function: `epilogue` is the text of `struct Epilogue` for g++ and CUDA alike.
 
     Its buffers are, as in ffi/protocol/abi.h: `scalar_inputs`, then for each tensor
-    `operand_inputs`, then for each tensor the outputs.
+    `operand_inputs`, then for each tensor the outputs. A tile must hold whole rows of `row`
+    elements.
     """
 
     epilogue: str
@@ -60,6 +67,12 @@ class Kernel:
     outputs: tuple[OutRole, ...]
     input_dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
+    row: int = 1
+
+    @property
+    def totals(self) -> int:
+        """How many outputs are totals."""
+        return self.outputs.count(OutRole.TOTAL)
 
     @property
     def scalar_inputs(self) -> tuple[int, ...]:
@@ -74,11 +87,23 @@ class Kernel:
     @property
     def text(self) -> str:
         """The whole host source: includes, the epilogue, the exported names."""
-        return _HOST.format(includes=_INCLUDES, epilogue=self.epilogue)
+        total = _TOTAL.format() if self.totals else ""
+        return _HOST.format(includes=_INCLUDES, epilogue=self.epilogue, total=total)
 
     @property
     def cuda_text(self) -> str:
-        """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`."""
+        """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`.
+
+        Raises:
+          CodegenError: CODEGEN_PLATFORM if it reduces rows or makes totals.
+        """
+        if self.totals or self.row > 1:
+            raise CodegenError(
+                "CODEGEN_PLATFORM",
+                "a kernel that reduces rows, or whole tensors, has no CUDA form yet",
+                because="a block's threads would have to reduce together what each of them sees",
+                fixes=("leave the reduction out of the group: XLA then does it",),
+            )
         return _CUDA.format(includes=_INCLUDES, epilogue=self.epilogue)
 
     @property
@@ -97,7 +122,8 @@ def generate(
     ranks: int,
     op: str = "sum",
 ) -> Kernel:
-    """Writes the kernel that reduces over ranks, computes a pointwise `jaxpr` and gathers.
+    """Writes the kernel that reduces over ranks, computes `jaxpr` (pointwise work, reductions of
+    rows) and gathers.
 
     Args:
       jaxpr: the computation, with `.invars`, `.outvars`, `.eqns`, traced at whole shapes or at
@@ -116,11 +142,13 @@ def generate(
         CODEGEN_BROADCAST.
     """
     graph = graph_of(jaxpr, consts)
-    rank = _result_rank(graph, shape)
-    needs = needs_of(graph, rank)
+    stored = [_stored(*one) for one in zip(graph.outputs, outputs, strict=True)]
+    rank = _result_rank(stored, shape)
+    needs = needs_of(graph, stored, rank)
     space = space_of(shape, rank, buffer_maps(graph, needs))
     writer = Writer(graph, needs, space, inputs, ranks, op)
     return Kernel(
+        row=writer.row,
         epilogue=writer.epilogue(graph.outputs, outputs, rank),
         ranks=ranks,
         inputs=tuple(inputs),
@@ -130,13 +158,25 @@ def generate(
     )
 
 
-def _result_rank(graph: Graph, shape: tuple[int, ...] | None) -> int:
+def _stored(value: Value, role: OutRole) -> Value:
+    """The array that an output is, or is made of."""
+    if role is not OutRole.TOTAL:
+        return value
+    reduces = isinstance(value, Node) and _compat.op_name(value.eqn) in REDUCTIONS
+    if not reduces or value.shape != ():
+        raise CodegenError(
+            "CODEGEN_SHAPE",
+            "a total is not the sum, product, maximum or minimum of an array over all dims",
+            because="its elements are reduced one by one as the kernel makes them",
+        )
+    return value.args[0]
+
+
+def _result_rank(stored: Sequence[Value], shape: tuple[int, ...] | None) -> int:
     """The number of dims of the outputs, which must agree."""
-    ranks = {len(value.shape) for value in graph.outputs} | (
-        {len(shape)} if shape is not None else set()
-    )
+    ranks = {len(value.shape) for value in stored} | ({len(shape)} if shape is not None else set())
     if len(ranks) != 1:
-        shapes = ", ".join(str(value.shape) for value in graph.outputs)
+        shapes = ", ".join(str(value.shape) for value in stored)
         raise CodegenError(
             "CODEGEN_SHAPE",
             f"outputs of shapes {shapes} are not all arrays over one shape {shape or ''}".rstrip(),

@@ -17,11 +17,11 @@ IndexMap = tuple[int | None, ...]
 Needs = Mapping[Value, Mapping[IndexMap, None]]
 
 
-def needs_of(graph: Graph, rank: int) -> Needs:
-    """Each value's index maps, in the order found; a value that no output needs has none."""
-    values: list[Value] = [*graph.inputs, *graph.nodes, *graph.outputs]
+def needs_of(graph: Graph, stored: Sequence[Value], rank: int) -> Needs:
+    """Each value's index maps, in the order found; one that nothing stored needs has none."""
+    values: list[Value] = [*graph.inputs, *graph.nodes, *stored]
     needs: dict[Value, dict[IndexMap, None]] = {value: {} for value in values}
-    for output in graph.outputs:
+    for output in stored:
         needs[output][tuple(range(rank))] = None
     for node in reversed(graph.nodes):
         for index in needs[node]:
@@ -35,6 +35,8 @@ def buffer_maps(graph: Graph, needs: Needs) -> Iterator[IndexMap]:
     for value in graph.inputs:
         yield from needs[value]
     for node in graph.nodes:
+        if _compat.op_name(node.eqn) in REDUCTIONS:
+            yield from needs[node]
         if count := COUNTERS.get(_compat.op_name(node.eqn)):
             yield from (count(node, index) for index in needs[node])
 
@@ -48,6 +50,8 @@ def operand_maps(node: Node, index: IndexMap) -> list[IndexMap]:
         return [_pointwise(arg.shape, node.shape, index) for arg in node.args]
     if name in COUNTERS:
         return []
+    if name in REDUCTIONS:
+        return [_reduced(node, index)]
     move = MOVES.get(name)
     source = move(node, index) if move else None
     if source is None:
@@ -72,6 +76,17 @@ def _pointwise(operand: Sequence[int], result: Sequence[int], index: IndexMap) -
         return ()
     sizes = zip(operand, result, index, strict=True)
     return tuple(None if size == 1 != out else at for size, out, at in sizes)
+
+
+def _reduced(node: Node, index: IndexMap) -> IndexMap:
+    """A row is walked by the dimensions that walk the result's row."""
+    (operand,) = (arg.shape for arg in node.args)
+    axes: Sequence[int] = node.eqn.params["axes"]
+    kept = [d for d in range(len(operand)) if d not in axes]
+    for d, at in zip(kept, index, strict=True):
+        if operand[d] != 1 and at != d:
+            raise unknown(node, "its rows are not those of the result")
+    return tuple(None if size == 1 else d for d, size in enumerate(operand))
 
 
 def _broadcast_in_dim(node: Node, index: IndexMap) -> IndexMap:
@@ -102,6 +117,15 @@ def _reshape(node: Node, index: IndexMap) -> IndexMap | None:
         else:
             return None
     return None if any(size != 1 for size, _ in walk) else tuple(source)
+
+
+# Primitives that make one number of each row, with what does it in the kernel.
+REDUCTIONS = {
+    "reduce_sum": "jaxcc::Sum",
+    "reduce_prod": "jaxcc::Prod",
+    "reduce_max": "jaxcc::Max",
+    "reduce_min": "jaxcc::Min",
+}
 
 
 # Primitives that only say where a value is read.

@@ -21,7 +21,10 @@ class Role(Enum):
 
 
 class OutRole(Enum):
-    """Where an output goes: to every rank's whole array (GATHER) or the owner's block (SLICE)."""
+    """Where an output goes: to every rank's whole array (GATHER), to the owner's block (SLICE), or,
+    if it is the reduction of an array over all dims, as one number to every rank (TOTAL).
+    """
 
     GATHER = "gather"
     SLICE = "slice"
+    TOTAL = "total"

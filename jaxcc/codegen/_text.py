@@ -10,97 +10,111 @@ import numpy as np
 from jaxcc import _compat
 from jaxcc.codegen._elements import Element, constant, element_of
 from jaxcc.codegen._graph import Constant, Graph, Input, Node, Value
-from jaxcc.codegen._index import COUNTERS, IndexMap, Needs, operand_maps, unknown
+from jaxcc.codegen._index import (
+    COUNTERS,
+    REDUCTIONS,
+    IndexMap,
+    Needs,
+    operand_maps,
+    unknown,
+)
 from jaxcc.codegen._primitives import RULES, Call
 from jaxcc.codegen._roles import OutRole, Role
 from jaxcc.codegen._space import ELEMENT, ROW, TILE, Space
+from jaxcc.codegen._statements import Statements
 from jaxcc.layout import CodegenError
 
-_REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_REDUCED_BY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
-_FLAT = """\
-      const int64_t at = block, length = end - block;
-{row}
-{loop}"""
+# A row's values that are kept must fit on a thread's stack, beside what XLA has there.
+_MOST_KEPT = 1 << 18
 
-_ROWS = """\
-      for (int64_t at = block, length; at < end; at += length) {{
-{coordinates}
-        const int64_t rest = {size} - c{last};
-        length = rest < end - at ? rest : end - at;
-{row}
-{loop}
-      }}"""
-
-_LOOP = """\
-JAXCC_INDEPENDENT
-for (int64_t i = lanes.first(); i < length; i += lanes.step()) {{
-{body}
-}}"""
-
-_EPILOGUE = """\
-struct Epilogue {{
-  template <class Lanes>
-  JAXCC_FN static void tile(const jaxcc_tile& t, const Lanes& lanes) {{
-    void* const* const own = t.buffers[t.owner];
-{tile}
-    for (int64_t block = t.begin, end; block < t.end; block = end) {{
-      end = jaxcc::block_end<Lanes>(block, t.end);
-{rows}
-{block}
-    }}
-  }}
-}};
-"""
+_Place = tuple[Value, IndexMap]
 
 
 class Writer:
-    """Writes one tile function: statements of three levels, each in the graph's order."""
+    """Writes one tile function: statements in the graph's order, each as seldom as it may run."""
 
     def __init__(
         self, graph: Graph, needs: Needs, space: Space, inputs: Sequence[Role], ranks: int, op: str
     ) -> None:
         self._space = space
         self._ranks = ranks
-        self._reduction = RULES[_REDUCTIONS[op]]
-        self._names: dict[tuple[Value, IndexMap], str] = {}
-        self._lines: tuple[list[str], list[str], list[str]] = ([], [], [])
-        self._finish: list[str] = []
+        self._reduction = RULES[_REDUCED_BY[op]]
+        self._text = Statements(space.sizes, _row_size(graph, needs, space))
+        self._homes: dict[_Place, tuple[int, str]] = {}
+        self._same: dict[_Place, _Place] = {}
+        self._loads: dict[_Place, tuple[str, Role, str]] = {}
+        self._here: set[tuple[_Place, int]] = set()
+        self._totals = 0
         self._operands = sum(role is not Role.SCALAR for role in inputs)
         for value, slot in zip(graph.inputs, _slots(inputs), strict=True):
             for n, index in enumerate(needs[value]):
                 name = f"x{value.index}" + (f"_{n}" if n else "")
-                self._load(value, index, name, inputs[value.index], slot)
+                self._loads[value, index] = (name, inputs[value.index], slot)
         for number, node in enumerate(graph.nodes):
             for n, index in enumerate(needs[node]):
                 self._compute(node, index, f"v{number}" + (f"_{n}" if n else ""))
 
+    @property
+    def row(self) -> int:
+        """How many elements must be in one tile."""
+        return self._text.size or 1
+
     def epilogue(self, outputs: Sequence[Value], roles: Sequence[OutRole], rank: int) -> str:
-        """The finished text, with `outputs` stored as `roles` say."""
+        """The finished text, with `outputs` stored as `roles` say; of a total the node that
+        reduces.
+        """
+        self._totals = sum(role is OutRole.TOTAL for role in roles)
+        total = 0
         for number, (value, role) in enumerate(zip(outputs, roles, strict=True)):
-            self._store(value, tuple(range(rank)), number, role)
-        tile, row, element = self._lines
-        loop = _LOOP.format(body=_indent(element, 2)).splitlines()
-        sizes = self._space.sizes
-        if not sizes:
-            rows = _FLAT.format(row=_indent(row, 6), loop=_indent(loop, 6))
-        else:
-            rows = _ROWS.format(
-                coordinates=_indent(_coordinates(sizes), 8),
-                size=sizes[-1],
-                last=len(sizes),
-                row=_indent(row, 8),
-                loop=_indent(loop, 8),
-            )
-        text = _EPILOGUE.format(tile=_indent(tile, 4), rows=rows, block=_indent(self._finish, 6))
-        return "".join(f"{line}\n" for line in text.splitlines() if line)
+            if role is OutRole.TOTAL:
+                assert isinstance(value, Node)
+                self._store_total(value, tuple(range(rank)), number, total)
+                total += 1
+            else:
+                self._store(value, tuple(range(rank)), number, role)
+        return self._text.text()
 
-    def _define(self, value: Value, index: IndexMap, name: str, text: str) -> None:
-        self._names[value, index] = name
-        compute = element_of(value.dtype).compute
-        self._lines[self._space.level(index)].append(f"const {compute} {name} = {text};")
+    def _define(self, place: _Place, number: int, name: str, text: str) -> None:
+        """Names a value, which pass `number` computes."""
+        self._homes.setdefault(place, (number, name))
+        compute = element_of(place[0].dtype).compute
+        self._text.add(self._level(place), number, f"const {compute} {name} = {text};")
 
-    def _load(self, value: Input, index: IndexMap, name: str, role: Role, slot: str) -> None:
+    def _level(self, place: _Place) -> int:
+        """What is computed from a row is so in each."""
+        number, _ = self._homes[place]
+        level = self._space.level(place[1])
+        return ROW if number and level == TILE else level
+
+    def _home(self, place: _Place) -> int:
+        """The first pass that can compute a value."""
+        place = self._same.get(place, place)
+        return self._homes[place][0] if place in self._homes else 0
+
+    def _use(self, value: Value, index: IndexMap, number: int) -> str:
+        """A value as pass `number` reads it."""
+        if isinstance(value, Constant):
+            return constant(value.value, element_of(value.dtype))
+        place = self._same.get((value, index), (value, index))
+        if isinstance(place[0], Constant):
+            return constant(place[0].value, element_of(place[0].dtype))
+        if place not in self._homes:
+            self._load(place, number)
+        home, name = self._homes[place]
+        level = self._level(place)
+        if level == ELEMENT and home != number and (place, number) not in self._here:
+            self._here.add((place, number))
+            compute = element_of(place[0].dtype).compute
+            array = self._text.kept(name, compute, home)
+            self._text.add(ELEMENT, number, f"const {compute} {name} = {array}[i];")
+        return name
+
+    def _load(self, place: _Place, number: int) -> None:
+        value, index = place
+        assert isinstance(value, Input)
+        name, role, slot = self._loads[place]
         if not self._space.holds(index):
             raise CodegenError(
                 "CODEGEN_BROADCAST",
@@ -119,14 +133,22 @@ class Writer:
         owners = [f"t.buffers[{r}]" for r in range(self._ranks)] if role is Role.REDUCE else ["own"]
         items = [
             element.load.format(
-                self._item(f"{owner}[{slot}]", element, index, role, f"{name}_at{r}")
+                self._item(f"{owner}[{slot}]", element, index, role, f"{name}_at{r}", number)
             )
             for r, owner in enumerate(owners)
         ]
         text = items[0]
         for item in items[1:]:
             text = self._combine(text, item, element)
-        self._define(value, index, name, element.round.format(text) if len(items) > 1 else text)
+        text = element.round.format(text) if len(items) > 1 else text
+        # What does not move with the elements is read once, whichever pass asks first.
+        moves = self._space.level(index) == ELEMENT
+        self._homes[place] = (number if moves else 0, name)
+        self._text.add(
+            self._space.level(index),
+            number if moves else 0,
+            f"const {element.compute} {name} = {text};",
+        )
 
     def _combine(self, a: str, b: str, element: Element) -> str:
         text = self._reduction(Call((a, b), (element, element), element, {}))
@@ -141,7 +163,15 @@ class Writer:
     def _moves_with_result(self, index: IndexMap) -> bool:
         return self._space.is_identity(index) and self._space.level(index) == ELEMENT
 
-    def _item(self, buffer: str, element: Element, index: IndexMap, role: Role, name: str) -> str:
+    def _item(
+        self,
+        buffer: str,
+        element: Element,
+        index: IndexMap,
+        role: Role,
+        name: str,
+        number: int,
+    ) -> str:
         """One element of a buffer; if it moves with `i`, its pointer is set before the loop."""
         pointer, level = f"(const {element.storage}*){buffer}", self._space.level(index)
         if level == TILE:
@@ -149,7 +179,8 @@ class Writer:
         offset = self._offset(index, role is Role.SLICE)
         if level != ELEMENT:
             return f"({pointer})[{offset}]"
-        self._lines[ROW].append(f"const {element.storage}* const {name} = {pointer} + {offset};")
+        line = f"const {element.storage}* const {name} = {pointer} + {offset};"
+        self._text.add(ROW, number, line)
         return f"{name}[i]"
 
     def _offset(self, index: IndexMap, in_block: bool) -> str:
@@ -181,21 +212,24 @@ class Writer:
             text = f"(uint32_t)((uint64_t)({at}) >> 32)" if wide else "0"
         else:
             text = f"(uint32_t)({at})"
-        self._define(node, index, name, element.round.format(text))
+        self._define((node, index), 0, name, element.round.format(text))
 
     def _compute(self, node: Node, index: IndexMap, name: str) -> None:
-        args = [
-            self._argument(arg, arg_index)
-            for arg, arg_index in zip(node.args, operand_maps(node, index), strict=True)
-        ]
+        places = list(zip(node.args, operand_maps(node, index), strict=True))
         op = _compat.op_name(node.eqn)
         if op in COUNTERS:
             self._count(node, index, name)
             return
+        if op in REDUCTIONS and _reduced_dims(node):
+            self._reduce(node, index, places[0], name)
+            return
         rule = RULES.get(op)
         if rule is None:  # it only moves
-            (self._names[node, index],) = args
+            (place,) = places
+            self._same[node, index] = self._same.get(place, place)
             return
+        number = max((self._home(place) for place in places), default=0)
+        args = [self._use(*place, number) for place in places]
         element = element_of(node.dtype, node.line)
         if op == "div" and (inverse := _inverse(node.args[1], element)):
             rule, args[1] = RULES["mul"], inverse
@@ -203,27 +237,89 @@ class Writer:
         text = rule(Call(tuple(args), elements, element, node.eqn.params, node.output))
         if text is None:
             raise unknown(node, f"it has no form with these parameters for {element.dtype}")
-        self._define(node, index, name, element.round.format(text))
+        self._define((node, index), number, name, element.round.format(text))
 
-    def _argument(self, value: Value, index: IndexMap) -> str:
-        if isinstance(value, Constant):
-            return constant(value.value, element_of(value.dtype))
-        return self._names[value, index]
+    def _reduce(self, node: Node, index: IndexMap, place: _Place, name: str) -> None:
+        """One number of each row: the pass that has its elements ends with it."""
+        number = self._home(place)
+        element = element_of(node.dtype, node.line)
+        if element.kind == "bool":
+            raise unknown(node, "rows of truth values are not reduced")
+        array = f"row_{name}"
+        self._text.add(ROW, number, f"alignas(64) {element.compute} {array}[{self._text.size}];")
+        self._text.add(ELEMENT, number, f"{array}[i] = {self._use(*place, number)};")
+        function = REDUCTIONS[_compat.op_name(node.eqn)]
+        text = f"({element.compute})jaxcc::reduce_block<{function}>({array}, length)"
+        self._define((node, index), number + 1, name, element.round.format(text))
 
     def _store(self, value: Value, index: IndexMap, number: int, role: OutRole) -> None:
         element = element_of(value.dtype)
         name, slot, storage = f"y{number}", f"t.first_result + {number}", element.storage
-        text = element.store.format(self._argument(value, index))
-        tile, row, loop = self._lines
+        home = self._home((value, index))
+        text = element.store.format(self._use(value, index, home))
         if role is OutRole.SLICE:
-            row.append(f"{storage}* const {name} = ({storage}*)own[{slot}] + (at - t.shift);")
-            loop.append(f"{name}[i] = {text};")
+            line = f"{storage}* const {name} = ({storage}*)own[{slot}] + (at - t.shift);"
+            self._text.add(ROW, home, line)
+            self._text.add(ELEMENT, home, f"{name}[i] = {text};")
             return
-        gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect>"
-        tile.append(f"{gather} {name}_all(t, {slot}, {self._operands});")
-        row.append(f"const auto {name} = {name}_all.run(block, at);")
-        loop.append(f"{name}.put(i, {text});")
-        self._finish.append(f"{name}_all.finish(block, end);")
+        block = f", {self.row}" if self.row > 1 else ""
+        gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect{block}>"
+        self._put(name, f"{gather} {name}_all(t, {slot}, {self._operands});", home, text)
+
+    def _store_total(self, node: Node, index: IndexMap, number: int, total: int) -> None:
+        ((value, op),) = ((arg, _compat.op_name(node.eqn)) for arg in node.args)
+        element = element_of(node.dtype, node.line)
+        if op not in REDUCTIONS or element.kind == "bool":
+            raise unknown(node, "no total is made in this way")
+        block = f", {self.row}" if self.row > 1 else ""
+        kind = f"jaxcc::Total<{element.compute}, {REDUCTIONS[op]}{block}>"
+        home = self._home((value, index))
+        text = self._use(value, index, home)
+        self._put(f"y{number}", f"{kind} y{number}_all(t, {total});", home, text)
+        made = element.store.format(element.round.format(f"{kind}::of(t, {total}, {self._totals})"))
+        self._text.totals += [
+            f"const {element.storage} y{number} = {made};",
+            "for (int32_t r = 0; r < t.ranks; ++r) {",
+            f"  (({element.storage}*)t.buffers[r][t.first_result + {number}])[0] = y{number};",
+            "}",
+        ]
+
+    def _put(self, name: str, declared: str, home: int, text: str) -> None:
+        """Hands each element to an object that takes runs of them."""
+        self._text.tile.append(declared)
+        self._text.add(ROW, home, f"const auto {name} = {name}_all.run(block, at);")
+        self._text.add(ELEMENT, home, f"{name}.put(i, {text});")
+        self._text.finish.append(f"{name}_all.finish(block, end);")
+
+
+def _reduced_dims(node: Node) -> list[int]:
+    """The dimensions that a reduction makes one element of several along."""
+    (shape,) = (arg.shape for arg in node.args)
+    return [d for d in node.eqn.params["axes"] if shape[d] != 1]
+
+
+def _row_size(graph: Graph, needs: Needs, space: Space) -> int | None:
+    """How many elements the rows have that nodes reduce; None if none does."""
+    found: int | None = None
+    for node in graph.nodes:
+        if _compat.op_name(node.eqn) not in REDUCTIONS or not needs[node]:
+            continue
+        (shape,) = (arg.shape for arg in node.args)
+        axes = _reduced_dims(node)
+        if not axes:
+            continue
+        if not space.sizes or space.shape != shape:
+            raise unknown(node, "it reduces all of an array whose slices ranks have")
+        if set(axes) != {d for d in space.groups[-1] if shape[d] != 1}:
+            raise unknown(
+                node,
+                f"it reduces dimensions {tuple(axes)}; a row is dimensions {space.groups[-1]}, "
+                "the last that no operand is repeated along",
+            )
+        found = space.sizes[-1]
+        if found * 8 > _MOST_KEPT:
+            raise unknown(node, f"its rows of {found} elements are too long to be kept")
+    return found
 
 
 def _inverse(divisor: Value, element: Element) -> str | None:
@@ -251,19 +347,3 @@ def _slots(roles: Sequence[Role]) -> list[str]:
             slots.append(f"t.first_operand + {operands}")
             operands += 1
     return slots
-
-
-def _coordinates(sizes: Sequence[int]) -> list[str]:
-    """The place c0, c1, ... of flat index `at`; `sizes` are those of all dims but the first."""
-    lines: list[str] = []
-    rest = "at"
-    for dim in range(len(sizes), 0, -1):
-        outer = f"c{dim - 1}" if dim == 1 else f"q{dim - 1}"
-        size = sizes[dim - 1]
-        lines.append(f"const int64_t c{dim} = {rest} % {size}, {outer} = {rest} / {size};")
-        rest = outer
-    return lines
-
-
-def _indent(lines: Sequence[str], by: int) -> str:
-    return "\n".join(" " * by + line for line in lines)

@@ -118,6 +118,11 @@ _CODEGEN = {
         "an input is repeated along the result in a way that the kernel cannot index",
         "A kernel for tensors of any shape takes operands of the result's shape, or scalars.",
     ),
+    "PLATFORM": (
+        "a kernel has no form for this device",
+        "Kernels that reduce rows or whole tensors are written for hosts so far; the parts of the "
+        "group run by themselves elsewhere.",
+    ),
     "CACHE": (
         "others can write to the kernel cache",
         "Code is loaded from it, so it must be yours alone: chmod go-w, or set JAXCC_CACHE_DIR.",

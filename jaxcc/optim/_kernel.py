@@ -13,9 +13,17 @@ from jax.sharding import Mesh
 
 from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
 from jaxcc.optim._plan import Work
-from jaxcc.optim._slices import block_size, gathered, own_block, reduced_block
+from jaxcc.optim._slices import COLLECTIVES as REDUCED
+from jaxcc.optim._slices import (
+    block_size,
+    gathered,
+    local_reduction,
+    own_block,
+    reduced_block,
+    whole_reduction,
+)
 from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
-from jaxcc.program import COLLECTIVES, Program
+from jaxcc.program import COLLECTIVES, Program, own_slice
 from jaxcc.schedule import FusedCall, Schedule, Source
 
 _PREFIX = {MEAN: "g", PARAM: "w", SLOT: "s"}
@@ -31,6 +39,7 @@ class ClassProgram:
       own: of those, the ones that differ from tensor to tensor.
       gathers: whether the first target is gathered; it is then called `result`.
       kept: names of the slices that result.
+      totals: names of the numbers that result.
     """
 
     def __init__(self, works: Sequence[Work], axis: str) -> None:
@@ -44,12 +53,14 @@ class ClassProgram:
         )
         self.gathers = first.gather is not None
         self.kept = tuple(f"new{n}" for n in range(len(first.slices)))
+        self.totals = tuple(f"total{n}" for n in range(len(first.totals)))
         self._first = first
         self._axis = axis
 
     @property
     def _results(self) -> tuple[str, ...]:
-        return (_RESULT, *self.kept) if self.gathers else self.kept
+        """Names of all that results, in the order of the works' targets."""
+        return (*((_RESULT,) if self.gathers else ()), *self.kept, *self.totals)
 
     def call(self, mesh: Mesh) -> FusedCall:
         """The compiled kernel.
@@ -101,6 +112,9 @@ class ClassProgram:
                 blocks.append(x if role == SLOT else own_block(x, self._axis))
         shape = (block_size(like.size, lax.axis_size(self._axis)),)
         results = self._apply(blocks, numbers, shape)
+        for n, v in enumerate(first.totals, len(results) - len(first.totals)):
+            part = local_reduction(v.data, results[n], like.size, self._axis)
+            results[n] = REDUCED[v.data](part, self._axis)
         if self.gathers:
             results[0] = gathered(results[0], self._axis, like.size).reshape(like.shape)
         return results
@@ -128,10 +142,16 @@ class ClassProgram:
                     arrays[n] = self._mean(total, v.dtype)
                 elif role == SLOT:
                     arrays[n] = lax.all_gather(arrays[n], self._axis, tiled=True)
+                elif first.totals:
+                    # Each rank reduces its slice, of what all hold whole, too.
+                    mine = own_slice(arrays[n], self._axis, 0, checked=True)
+                    arrays[n] = lax.all_gather(mine, self._axis, tiled=True)
             results = self._apply(arrays, given[len(roles) :], shape)
+            for n, v in enumerate(first.totals, len(results) - len(first.totals)):
+                results[n] = whole_reduction(v.data, results[n])
             # What is only handed on needs an operation that the slice's gather can move past.
             results = [
-                jnp.copy(x) if v in first.sources else x
+                jnp.copy(x) if v in first.sources and jnp.ndim(x) else x
                 for v, x in zip(first.targets, results, strict=True)
             ]
             return tuple(map(label, results, self._results))

@@ -27,6 +27,7 @@ class Work:
       leaf: which parameter.
       gather: what every rank gets all of.
       slices: what each rank keeps its slice of.
+      totals: reductions of what is computed, which every rank gets.
       sources: the arrays that are read: the mean gradient, whole ones, slices.
       numbers: the numbers that are read.
       roles: for each source MEAN, PARAM (any whole array) or SLOT (any slice).
@@ -37,6 +38,7 @@ class Work:
     leaf: int
     gather: Value | None
     slices: tuple[Value, ...]
+    totals: tuple[Value, ...]
     sources: tuple[Value, ...]
     numbers: tuple[Value, ...]
     roles: tuple[str, ...]
@@ -45,7 +47,9 @@ class Work:
 
     @property
     def targets(self) -> tuple[Value, ...]:
-        return self.slices if self.gather is None else (self.gather, *self.slices)
+        """What its elements are computed for."""
+        whole = () if self.gather is None else (self.gather,)
+        return (*whole, *self.slices, *(v.inputs[0] for v in self.totals))
 
     @property
     def communicates(self) -> bool:
@@ -108,15 +112,26 @@ def plan(made: Sequence[Value], outputs: Outputs, *, replaces_params: bool) -> P
         for v in emitted:
             if v.phase == phase and v.leaf is not None:
                 slices.setdefault(v.leaf, []).append(v)
-        works.append(
-            [
-                _work(leaf, gathers.get(leaf), slices.get(leaf, ()), held)
-                for leaf in sorted({*gathers, *slices})
-            ]
-        )
-        held |= {v for v in emitted if v.phase == phase}
         reduced = [v for v in live if v.kind == REDUCE and v.phase == phase + 1]
-        reductions.append({v: _reduction(v, held) for v in reduced})
+        totals: dict[int, list[Value]] = {}
+        for v in reduced:
+            leaf = v.inputs[0].leaf
+            if leaf is not None and _is_total(v):
+                totals.setdefault(leaf, []).append(v)
+        now: list[Work] = []
+        for leaf in sorted({*gathers, *slices, *totals}):
+            given = leaf, gathers.get(leaf), slices.get(leaf, ())
+            work = _work(*given, held, totals.get(leaf, ()))
+            if not work.communicates:
+                # XLA computes it, and the numbers from what it keeps.
+                totals.pop(leaf, None)
+                work = _work(*given, held)
+            if work.targets:
+                now.append(work)
+        works.append(now)
+        held |= {v for v in emitted if v.phase == phase}
+        made_here = {v for one in totals.values() for v in one}
+        reductions.append({v: _reduction(v, held) for v in reduced if v not in made_here})
     whole = {v: _whole(v) for v in outputs.all() if v.leaf is not None and not v.sliced}
     passed = {v for v in outputs.all() if v.kind in SOURCES}
     later: set[Value] = passed | {s for one in whole.values() for s in one.sources}
@@ -159,13 +174,18 @@ def _kept(live: Sequence[Value], outputs: Outputs) -> list[Value]:
     )
     known = {*kept, *(v for v in outputs.slots.values() if _is_computed(v))}
     for v in live:
-        if v.kind == REDUCE:
+        if v.kind == REDUCE and not _is_total(v):
             x = v.inputs[0]
             if not _is_at_hand(x, known):
                 base = _base(x, known)
                 known.add(base)
                 kept[base] = None
     return list(kept)
+
+
+def _is_total(v: Value) -> bool:
+    """Whether a kernel can make the reduction along with what it computes."""
+    return v.data in ("sum", "max", "min") and v.dtype != bool
 
 
 def _is_at_hand(v: Value, known: Collection[Value]) -> bool:
@@ -197,7 +217,11 @@ def _reduction(v: Value, held: Collection[Value]) -> Work:
 
 
 def _work(
-    leaf: int, gather: Value | None, slices: Sequence[Value], held: Collection[Value]
+    leaf: int,
+    gather: Value | None,
+    slices: Sequence[Value],
+    held: Collection[Value],
+    totals: Sequence[Value] = (),
 ) -> Work:
     """How the targets are computed from inputs and from what is held of earlier phases."""
     sources: dict[Value, str] = {}
@@ -226,11 +250,13 @@ def _work(
         return f"value {len(lines)}"
 
     targets = [name(v) for v in ((gather, *slices) if gather is not None else slices)]
-    lines.append(f"{gather is not None} {targets}")
+    reduced = [f"{v.data} {v.dtype} {name(v.inputs[0])}" for v in totals]
+    lines.append(f"{gather is not None} {targets} {reduced}")
     roles = tuple(sources.values())
     text = "\n".join(lines)
     free = (False,) * len(roles)
-    return Work(leaf, gather, tuple(slices), tuple(sources), tuple(numbers), roles, free, text)
+    made = tuple(slices), tuple(totals), tuple(sources), tuple(numbers)
+    return Work(leaf, gather, *made, roles, free, text)
 
 
 def _freed(work: Work, later: Collection[Value], replaces_params: bool) -> Work:

@@ -121,14 +121,16 @@ class Execution:
         shapes = [self._like[work.leaf].shape for work in full]
         self._order, made = call.over(tensors, scalars, self._order, shapes)
         for work, one in zip(full, made, strict=True):
-            gathered = [x for name, x in one.items() if name not in program.kept]
-            self._take(work, [*gathered, *(one[name] for name in program.kept)])
+            # A total is named after its all-reduce, and what is gathered after its gather.
+            named = {name.removesuffix(".all_reduce"): x for name, x in one.items()}
+            own = [named.pop(name) for name in (*program.kept, *program.totals)]
+            self._take(work, [*named.values(), *own])
 
     def _take(self, work: Work, results: Sequence[Any]) -> None:
         if work.gather is not None:
             self._whole[work.gather] = results[0]
             results = results[1:]
-        self._keep(work, work.slices, results)
+        self._keep(work, (*work.slices, *work.totals), results)
 
     def _keep(self, work: Work, values: Sequence[Value], results: Sequence[Any]) -> None:
         self._arrays.update(zip(values, results, strict=True))
@@ -137,7 +139,10 @@ class Execution:
         like = self._like[work.leaf]
         nothing = [own_block(jnp.zeros((0,), v.dtype), self._axis) for v in work.slices]
         whole = [] if work.gather is None else [jnp.zeros(like.shape, work.gather.dtype)]
-        self._take(work, [*whole, *nothing])
+        numbers = [
+            local_reduction(v.data, jnp.zeros((0,), v.dtype), 0, self._axis) for v in work.totals
+        ]
+        self._take(work, [*whole, *nothing, *numbers])
 
     def _on_blocks(self, work: Work) -> list[Any]:
         known = {

@@ -59,6 +59,11 @@ def local_reduction(kind: str, block: Any, size: int, axis: str) -> jax.Array:
     return reduce(block)
 
 
+def whole_reduction(kind: str, x: Any) -> jax.Array:
+    """The number that an array is reduced to."""
+    return _REDUCE[kind](x)
+
+
 def across_ranks(kind: str, parts: Any) -> jax.Array:
     """The number of the whole array, from each rank's."""
     return _REDUCE[kind](parts)

@@ -92,6 +92,10 @@ class _Builder:
                 for var, given in zip(eqn.outvars, inputs, strict=True):
                     params = {"axes": _compat.axis_names(eqn), "op": _ALL_REDUCES[kind]}
                     values[var] = self.append(kind, "all_reduce", (given,), [var], eqn, params)[0]
+            elif kind == "jaxcc_own_slice":
+                params = {"axes": (eqn.params["axis"],), "dim": eqn.params["dim"]}
+                outs = self.append("slice", "own_slice", inputs, eqn.outvars, eqn, params)
+                values.update(zip(eqn.outvars, outs, strict=True))
             else:
                 ours = _tiled_collective(kind, eqn)
                 outs = self.append(kind, kind, inputs, eqn.outvars, eqn, ours)

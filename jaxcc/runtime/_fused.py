@@ -50,6 +50,8 @@ def fused_call(
     order: jax.Array,
     *,
     op: str,
+    totals: int = 0,
+    row: int = 1,
 ) -> tuple[jax.Array, list[tuple[jax.Array, ...]]]:
     """Runs a kernel on the buffers of all ranks of each group, inside `jax.shard_map`.
 
@@ -64,6 +66,9 @@ def fused_call(
       order: what `new_order` or the program's previous fused call gave. It keeps ranks from
         coming to independent calls in different orders, which would never end.
       op: name of the operation in error messages.
+      totals: how many of a tensor's results are numbers that all its elements make.
+      row: elements that the kernel needs together; of each row of `extent`, a rank's block is a
+        multiple of it.
 
     Returns:
       The order buffer for the next call, and each tensor's results.
@@ -103,6 +108,8 @@ def fused_call(
         scalars=np.int64(len(scalars)),
         operands=np.int64(operands),
         results=np.int64(results),
+        totals=np.int64(totals),
+        row=np.int64(row),
         geometry=np.asarray([(t.outer, t.extent) for t in tensors], np.int64).reshape(-1),
     )
     return order, [tuple(flat[i * results : (i + 1) * results]) for i in range(len(tensors))]

@@ -88,7 +88,8 @@ class FusedCall:
         for values, shape in zip(tensors, shapes, strict=True):
             size = math.prod(shape)
             block = (-(-size // self.groups.ranks),)
-            results = [shape if role == OutRole.GATHER else block for role in self.plan.out_roles]
+            kinds = {OutRole.GATHER: shape, OutRole.SLICE: block, OutRole.TOTAL: ()}
+            results = [kinds[role] for role in self.plan.out_roles]
             calls.append(self._tensor(values, results, 1, size))
         order, results = self._run(scalars, calls, order)
         return order, [dict(zip(self.op.outputs, one, strict=True)) for one in results]
@@ -122,14 +123,14 @@ class FusedCall:
     def _result(
         self, t: jax.ShapeDtypeStruct, role: OutRole, operands: Sequence[Any]
     ) -> jax.ShapeDtypeStruct:
-        """The result's type: gathered ones are equal on all ranks of the group, and vary as
-        operands do elsewhere.
+        """The result's type: gathered ones and totals are equal on all ranks of the group, and vary
+        as operands do elsewhere.
         """
         if not self.check_vma:
             return t
         mine = set(self.op.params["axes"])
         varying = set().union(*map(_compat.varying_axes, operands))
-        axes = varying - mine if role == OutRole.GATHER else varying | mine
+        axes = varying | mine if role == OutRole.SLICE else varying - mine
         return _compat.varying_type(t, tuple(sorted(axes)))
 
     def _run(
@@ -140,7 +141,14 @@ class FusedCall:
         for one, x in zip(inputs, scalars, strict=True):
             self._check_operand(one, x, 1, 1)
         order, results = runtime.fused_call(
-            self.key, self.groups, scalars, tensors, order, op=self.op.name
+            self.key,
+            self.groups,
+            scalars,
+            tensors,
+            order,
+            op=self.op.name,
+            totals=self.plan.kernel.totals,
+            row=self.plan.kernel.row,
         )
         return order, [list(one) for one in results]
 
@@ -162,7 +170,7 @@ def _aliases(program: Program, op: Op, made: KernelPlan, donate: Sequence[str]) 
     for result, (t, role) in enumerate(zip(op.types, made.out_roles, strict=True)):
         for index in order:
             one = operands[index]
-            fits = (role == OutRole.SLICE) == (one.role == Role.SLICE)
+            fits = (role == OutRole.SLICE) == (one.role == Role.SLICE) and role != OutRole.TOTAL
             if index not in aliases and fits and _is_free(program, op, one, t, donate):
                 aliases[index] = result
                 break

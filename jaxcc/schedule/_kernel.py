@@ -16,7 +16,9 @@ from jax import lax
 from jaxcc import _compat, codegen
 from jaxcc.codegen import OutRole, Role
 from jaxcc.layout import CodegenError, LayoutMap, Replicated
-from jaxcc.program import MOVES, Constant, Op, Operand, Program, apply_op
+from jaxcc.program import COLLECTIVES, MOVES, Constant, Op, Operand, Program, apply_op
+
+_OUT_ROLES = {"all_gather": OutRole.GATHER, "all_reduce": OutRole.TOTAL}
 
 # Of a key that `counts_bits`.
 _WORDS = (0, 1)
@@ -80,8 +82,8 @@ def plan(
     # Whole shapes: a block with one row would look like a dimension to broadcast.
     with _compat.outside_all_traces():
         jaxpr = jax.make_jaxpr(reads.elementwise)(*(one.type for one in reads.inputs))
-    gathered = {part.outputs[0] for part in op.body if part.kind == "all_gather"}
-    roles = tuple(OutRole.GATHER if out in gathered else OutRole.SLICE for out in op.outputs)
+    kinds = {out: part.kind for part in op.body for out in part.outputs}
+    roles = tuple(_OUT_ROLES.get(kinds[out], OutRole.SLICE) for out in op.outputs)
     whole, dim = reads.whole, reads.dim
     kernel = codegen.generate(
         jaxpr,
@@ -138,7 +140,7 @@ class _Reads:
         values: dict[str, Any] = {}
         for part in self.op.body:
             arguments = [self._read(x, part, values, given) for x in part.inputs]
-            if part.kind in MOVES:
+            if part.kind in COLLECTIVES or part.kind in MOVES:
                 results = arguments
             elif part.kind == "broadcast_in_dim":
                 results = [self._broadcast(part, arguments[0])]

@@ -30,6 +30,20 @@ class Tile(ctypes.Structure):
         ("end", ctypes.c_int64),
         ("shift", ctypes.c_int64),
         ("stream", ctypes.c_int32),
+        ("parts", ctypes.c_void_p),
+    ]
+
+
+class Parts(ctypes.Structure):
+    """`struct jaxcc_parts`."""
+
+    _fields_ = [
+        ("buffers", ctypes.c_void_p),
+        ("ranks", ctypes.c_int32),
+        ("first_result", ctypes.c_int32),
+        ("first", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("count", ctypes.c_int64),
     ]
 
 
@@ -88,6 +102,7 @@ class Run:
 
     kernel: Kernel
     tile: Callable[[Any], None]
+    total: Callable[[Any], None] | None = None
 
     def __call__(
         self,
@@ -109,7 +124,11 @@ class Run:
         operands = {n: self._operand(args[n], role, slices) for n, role in enumerate(kernel.inputs)}
         results: list[list[Array]] = []
         for role, dtype in zip(kernel.outputs, kernel.output_dtypes, strict=True):
-            size = math.prod(shape) if role is OutRole.GATHER else slices.outer * slices.block
+            size = {
+                OutRole.GATHER: math.prod(shape),
+                OutRole.SLICE: slices.outer * slices.block,
+                OutRole.TOTAL: 1,
+            }[role]
             results.append([poison(size, dtype) for _ in range(kernel.ranks)])
         for source, target in (in_place or {}).items():
             results[target] = operands[source]
@@ -136,6 +155,9 @@ class Run:
         rows = [(ctypes.c_void_p * len(b))(*(x.ctypes.data for x in b)) for b in per_rank]
         table = (ctypes.c_void_p * len(rows))(*(ctypes.addressof(row) for row in rows))
         scalars = len(self.kernel.scalar_inputs)
+        first_result, totals = scalars + len(self.kernel.operand_inputs), self.kernel.totals
+        tile = max(tile // self.kernel.row, 1) * self.kernel.row
+        parts = np.zeros((self.kernel.ranks, totals, 2), np.int64)
         for owner, begin, end, shift in slices.runs():
             for at in range(begin, end, tile):
                 self.tile(
@@ -145,14 +167,20 @@ class Run:
                             self.kernel.ranks,
                             owner,
                             scalars,
-                            scalars + len(self.kernel.operand_inputs),
+                            first_result,
                             at,
                             min(at + tile, end),
                             shift,
                             int(stream),
+                            parts[owner].ctypes.data,
                         )
                     )
                 )
+        if self.total is not None:
+            buffers, data = ctypes.addressof(table), parts.ctypes.data
+            self.total(
+                ctypes.byref(Parts(buffers, self.kernel.ranks, first_result, data, totals, 1))
+            )
 
     def _whole(
         self, role: OutRole, result: list[Array], slices: Slices, shape: tuple[int, ...]
@@ -161,7 +189,7 @@ class Run:
             return slices.join(result, shape)
         for copy in result[1:]:
             assert copy.tobytes() == result[0].tobytes(), "ranks hold different results"
-        return result[0].reshape(shape)
+        return result[0].reshape(() if role is OutRole.TOTAL else shape)
 
 
 def build(
@@ -181,10 +209,13 @@ def build(
         jaxpr, getattr(closed, "consts", ()), inputs, outputs, shape=shape, ranks=ranks, op=op
     )
     library = ctypes.CDLL(str(compile_kernel(kernel)[1]))
-    assert ctypes.c_int32.in_dll(library, "jaxcc_kernel_abi").value == 1
+    assert ctypes.c_int32.in_dll(library, "jaxcc_kernel_abi").value == 2
     tile = library.jaxcc_kernel_tile
     tile.restype = None
-    return Run(kernel, tile)
+    total = library.jaxcc_kernel_total if kernel.totals else None
+    if total is not None:
+        total.restype = None
+    return Run(kernel, tile, total)
 
 
 @pytest.fixture(name="build", scope="session")

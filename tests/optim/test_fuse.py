@@ -90,7 +90,8 @@ def test_one_kernel_serves_all_parameters_that_are_computed_alike() -> None:
     grads = jax.tree.map(lambda p: jnp.ones((2, *p.shape)), start)
     text = on_ranks(tx, mesh_of(2, "dp"), start).lower(grads, tx.init(start), start).as_text()
     assert text.count("@jaxcc_fused") == 2
-    assert text.count("stablehlo.all_gather") == 1
+    # The norms are totals of the first kernel.
+    assert text.count("stablehlo.all_gather") == 0
 
 
 def test_master_copies_keep_what_the_parameters_cannot() -> None:

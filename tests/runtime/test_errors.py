@@ -48,6 +48,8 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         scalars=np.int64(0),
         operands=np.int64(1),
         results=np.int64(1),
+        totals=np.int64(0),
+        row=np.int64(1),
         geometry=np.array([1, x.size], np.int64),
     )
     order = new_order()
@@ -70,6 +72,10 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         ({"ranks": np.int64(0)}, "BACKEND_ARGUMENT"),
         ({"operands": np.int64(2)}, "BACKEND_ARGUMENT"),
         ({"results": np.int64(0)}, "BACKEND_ARGUMENT"),
+        ({"totals": np.int64(1)}, "BACKEND_ARGUMENT"),
+        ({"totals": np.int64(-1)}, "BACKEND_ARGUMENT"),
+        ({"row": np.int64(0)}, "BACKEND_ARGUMENT"),
+        ({"row": np.int64(3)}, "BACKEND_ARGUMENT"),
         ({"geometry": np.array([1, 9999], np.int64)}, "BACKEND_ARGUMENT"),
         ({"geometry": np.array([1 << 40, 1 << 40], np.int64)}, "BACKEND_ARGUMENT"),
         ({"geometry": np.array([1, -4], np.int64)}, "BACKEND_ARGUMENT"),

@@ -10,12 +10,16 @@ from jaxcc.layout import ScheduleError
 from jaxcc.program import COLLECTIVES, Op, Program, type_text
 from jaxcc.schedule.verbs._groups import collectives_of
 from jaxcc.schedule.verbs._pointwise import POINTWISE
+from jaxcc.schedule.verbs._sliced_dims import REDUCTIONS
 from jaxcc.schedule.verbs.reorder import region_of
 
 # What a kernel does as it reads an operand, or instead of reading one.
 _FEEDERS = frozenset({"own_slice", "broadcast_in_dim", "iota"})
 
 SEND = "ppermute"
+
+# The reductions that kernels make totals by, and what puts the ranks' together.
+_TOTALS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
 
 
 def is_feeder(op: Op) -> bool:
@@ -33,10 +37,15 @@ def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) ->
     Raises:
       ScheduleError: it may not.
     """
+    totals = _totals(program, body)
+    rows = [op for op in body if op.kind in REDUCTIONS and op not in totals]
     for op in body:
-        if op.kind not in POINTWISE | COLLECTIVES | {SEND} and not is_feeder(op):
+        known = op.kind in POINTWISE | COLLECTIVES | {SEND, *REDUCTIONS}
+        if not known and not is_feeder(op):
             raise _not_pointwise(op)
-    collectives = collectives_of(body)
+    collectives = [op for op in collectives_of(body) if op not in totals]
+    for op in rows:
+        _check_rows(op, collectives)
     sends = [op for op in body if op.kind == SEND]
     if collectives and sends:
         raise _differ(collectives[0], sends[0], "a kernel with collectives does not send")
@@ -47,6 +56,49 @@ def check_group(program: Program, body: Sequence[Op], outputs: Sequence[str]) ->
     elif not any(op.kind in POINTWISE for op in body):
         raise ScheduleError(
             "SCHEDULE_NO_COLLECTIVE", "fuse: there is no collective and no work to fuse"
+        )
+
+
+def _totals(program: Program, body: Sequence[Op]) -> list[Op]:
+    """Reductions of all of a slice, and the all-reduces that nothing else comes between and that
+    only the outside reads.
+    """
+    made = {out: op for op in body for out in op.outputs}
+    found: list[Op] = []
+    for op in body:
+        inner = made.get(op.inputs[0]) if isinstance(op.inputs[0], str) else None
+        if op.kind != "all_reduce" or inner is None or op.types[0].shape != ():
+            continue
+        alone = inner.outputs[0] not in program.outputs and program.users(inner.outputs[0]) == [op]
+        if inner.kind not in _TOTALS or _TOTALS[inner.kind] != op.params["op"] or not alone:
+            continue
+        readers = [reader for reader in body if op.outputs[0] in reader.inputs]
+        if readers:
+            raise ScheduleError(
+                "SCHEDULE_WRONG_OPERATION",
+                f"fuse: '{op.name}' is a total, and '{readers[0].name}' reads it inside the group",
+                line=op.line,
+                because="a kernel has its totals when all elements were seen",
+                fixes=(f"leave '{readers[0].name}' and what depends on it out of the group",),
+            )
+        found += [inner, op]
+    return found
+
+
+def _check_rows(op: Op, collectives: Sequence[Op]) -> None:
+    """A kernel reduces rows that each rank has whole."""
+    axes: tuple[int, ...] = op.eqn.params["axes"]
+    sliced = {other.params["dim"] for other in collectives if "dim" in other.params}
+    if op.types[0].shape == () or sliced & set(axes):
+        raise ScheduleError(
+            "SCHEDULE_NOT_POINTWISE",
+            f"fuse: '{op.name}' ({op.kind}) reduces the dimension that the group slices",
+            line=op.line,
+            because="a kernel reduces rows, and totals that are then all-reduced and read outside",
+            fixes=(
+                f"put its all-reduce into the group, too, and leave out what reads '{op.name}'",
+                f"leave '{op.name}' out of the group",
+            ),
         )
 
 
@@ -103,7 +155,7 @@ def _check_kernel(
         if op.kind == "own_slice" and op.params["axes"] != first.params["axes"]:
             raise _differ(first, op, "they do not slice over one axis")
     _check_order(program, body, collectives)
-    gathered = {out for op in body if op.kind == "all_gather" for out in op.outputs}
+    gathered = {out for op in body if op.kind in ("all_gather", "all_reduce") for out in op.outputs}
     for out in outputs:
         if out not in gathered and types[out].shape != block:
             raise ScheduleError(
