@@ -78,8 +78,8 @@ H100 = Profile(
     source="8 H100 SXM (18 NVLinks, NVSwitch, without NVLink SHARP) and 8 NDR InfiniBand ports per "
     "node. NCCL 2.19's tuning table, 20.6 GB/s for an NVLink and 48 for a port, of which its "
     "maintainers see 46 to 48 (nccl-tests' issue 290); H100's data sheet (67 and 989 Tflop/s, "
-    "3.35 TB/s, of which 83 % can be had, as on GH200: BabelStream's issue 194); launches and calls "
-    "as published for V100, for want of newer figures",
+    "3.35 TB/s, of which 83 % can be had, as on GH200: BabelStream's issue 194); launches and "
+    "calls as published for V100, for want of newer figures",
     ranks_per_node=8,
     intra_gbps=18 * 20.6,
     inter_gbps=8 * 48,
