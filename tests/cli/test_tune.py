@@ -87,8 +87,8 @@ def test_a_finding_exits_with_1(program: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("args", "names"),
     [
-        (["--budget", "none"], "'none' is not a number of seconds"),
-        (["--budget", "-1"], "'-1' is not a number of seconds"),
+        (["--budget", "none"], "'none' is not a number of seconds above 0"),
+        (["--budget", "-1"], "'-1' is not a number of seconds above 0"),
         (["--slice", "m,,v"], "'m,,v' is not a list of names"),
     ],
 )

@@ -85,7 +85,9 @@ def cost(program: Program, profile: Profile) -> Estimate:
 
 def bytes_of(t: jax.ShapeDtypeStruct) -> float:
     """Bytes of an array of this type."""
-    return math.prod(t.shape) * jax.dtypes.canonicalize_dtype(t.dtype).itemsize
+    # Random keys have an extended dtype.
+    dtype: Any = jax.dtypes.canonicalize_dtype(t.dtype, allow_extended_dtype=True)
+    return math.prod(t.shape) * dtype.itemsize
 
 
 class _Model:

@@ -86,7 +86,7 @@ class Profile:
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a JSON file.
+    """The profile in a JSON file, by itself or as `jaxcc tune --profile --json` prints it.
 
     Raises:
       TableError: TABLE_MISSING, TABLE_PROFILE.
@@ -100,6 +100,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         ) from None
     except json.JSONDecodeError as error:
         raise _malformed(f"it is not JSON: {error}") from None
+    if isinstance(content, dict) and "profile" in content:
+        content = content["profile"]
     return parse_profile(content)
 
 

@@ -18,7 +18,7 @@ from jaxcc import Local, Replicated, Schedule, ScheduleError, Sliced, codegen
 from jaxcc.layout import CodegenError
 from jaxcc.schedule import Step
 from jaxcc.schedule._step import REWRITES
-from jaxcc.schedule.tuner import H100, Tuned, _tune
+from jaxcc.schedule.tuner import H100, Options, Tuned, _tune, tune
 
 G = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(64,)).astype(np.float32)
@@ -213,8 +213,8 @@ def test_a_kernel_that_does_not_compile_is_skipped(monkeypatch: pytest.MonkeyPat
 def test_a_reference_that_differs_from_the_program_itself_is_an_error() -> None:
     schedule = typed().schedule(jax.ShapeDtypeStruct((64,), "float32"), W)
     with pytest.raises(ScheduleError, match="SCHEDULE_WRONG_RESULT"):
-        _tune.tune(schedule, (G, W), lambda: W, budget_s=1, cache=False)
-    _tune.tune(schedule, (G, W), lambda: W, budget_s=1, rtol=10.0, cache=False)
+        tune(schedule, (G, W), lambda: W, Options(budget_s=1, cache=False))
+    tune(schedule, (G, W), lambda: W, Options(budget_s=1, rtol=10.0, cache=False))
 
 
 def test_state_may_become_sliced_and_donated() -> None:
