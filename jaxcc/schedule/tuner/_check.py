@@ -26,10 +26,10 @@ def tolerance(program: Program) -> float:
 def compare(got: Sequence[Any], expected: Sequence[np.ndarray], rtol: float) -> tuple[float, bool]:
     """The largest difference of any rank's copy, and whether all are within the tolerance."""
     worst, right = 0.0, True
-    for mine, theirs in zip(got, expected, strict=True):
+    for mine, theirs in zip(map(_plain, got), expected, strict=True):
         if mine.shape != theirs.shape:
             return float("inf"), False
-        for part, index in _parts(numbers(mine) if is_key(mine) else mine):
+        for part, index in _parts(mine):
             difference, ok = _difference(part, theirs[index], rtol)
             worst, right = max(worst, difference), right and ok
     return worst, right
@@ -37,7 +37,11 @@ def compare(got: Sequence[Any], expected: Sequence[np.ndarray], rtol: float) -> 
 
 def numbers(x: Any) -> np.ndarray:
     """The whole array, or the bits of a random key, in NumPy."""
-    return np.asarray(jax.random.key_data(x) if is_key(x) else x)
+    return np.asarray(_plain(x))
+
+
+def _plain(x: Any) -> Any:
+    return jax.random.key_data(x) if is_key(x) else x
 
 
 def _parts(x: Any) -> Iterable[tuple[np.ndarray, Any]]:

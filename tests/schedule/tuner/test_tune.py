@@ -246,10 +246,104 @@ def test_arguments_may_be_trees_and_static() -> None:
     close(tuned({"g": G})["out"], 3 * G.sum(0))
 
 
-@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf")])
-def test_a_budget_that_is_none(budget: float) -> None:
-    with pytest.raises(ScheduleError, match="budget_s"):
+def test_random_keys_are_arguments() -> None:
+    def dropout(x: Any, key: Any) -> Any:
+        total = lax.psum(x, "tp")
+        return jax.numpy.where(jax.random.bernoulli(key, 0.5, total.shape), total, 0.0), key
+
+    f = jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated))(dropout)
+    key = jax.random.key(11)
+    tuned = f.autotune(G, key, budget_s=120, donate="key")
+    assert {one.status for one in tuned.trials} == {"fastest", "timed"}
+    got, same = tuned(G, jax.numpy.copy(key))
+    mask = np.asarray(jax.random.bernoulli(key, 0.5, (64,)))
+    close(got, np.where(mask, G.astype(np.float64).sum(0), 0.0))
+    assert np.array_equal(jax.random.key_data(same), jax.random.key_data(key))
+
+
+def test_numbers_of_every_kind_are_arguments() -> None:
+    def mixed(x: Any, i: Any, b: Any, h: Any) -> Any:
+        return lax.psum(x, "tp") * i, jax.numpy.where(b, h, 0)
+
+    f = jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated, Replicated, Replicated))(mixed)
+    x = np.random.default_rng(5).integers(-9, 9, (2, 8)).astype(np.int32)
+    h = np.random.default_rng(6).normal(size=(8,)).astype(jax.numpy.bfloat16)
+    tuned = f.autotune(x, 3, np.arange(8) % 2 == 0, h, budget_s=120)
+    assert {one.status for one in tuned.trials} == {"fastest", "timed"}
+    product, chosen = tuned(x, 3, np.arange(8) % 2 == 0, h)
+    assert np.array_equal(product, 3 * x.sum(0))
+    assert np.array_equal(np.asarray(chosen), np.where(np.arange(8) % 2 == 0, h, 0))
+
+
+def test_dead_results_are_left_out_of_every_schedule() -> None:
+    @jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated))
+    def both(g: Any, w: Any) -> Any:
+        total = jaxcc.name(lax.psum(g, "tp"), "total")
+        return {"log": jaxcc.name(jax.numpy.exp(total), "log"), "w": w - total}
+
+    tuned = both.autotune(G, W, budget_s=120, dead="log")
+    assert {one.status for one in tuned.trials} == {"fastest", "timed"}
+    assert all(one.steps[0] == "dead(name='log')" for one in tuned.trials)
+    result = tuned(G, W)
+    assert result["log"] is None
+    close(result["w"], W - G.astype(np.float64).sum(0))
+    again = both.autotune(G, W, budget_s=120, dead=("log",))
+    assert again.cached and again(G, W)["log"] is None
+    assert not both.autotune(G, W, budget_s=1e-3).cached
+
+
+@pytest.mark.parametrize("budget", [0, "5", True, -1, float("nan"), float("inf")])
+def test_a_budget_that_is_none(budget: Any) -> None:
+    with pytest.raises(ScheduleError, match=r"(?s)SCHEDULE_ARGUMENT.*budget_s is .*above 0"):
         typed().autotune(G, W, budget_s=budget)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slice": "W"}, "slice: 'W' is no input or result of step_of; there are g, w, "),
+        ({"slice": ("new_w", "nw")}, "'nw' is no input or result"),
+        ({"donate": "new_w"}, "donate: 'new_w' is no input"),
+        ({"donate": (1,)}, "donate has 1, which is no name"),
+        ({"dead": "w"}, "'w' is an input"),
+        ({"rtol": -1}, "rtol is -1"),
+    ],
+)
+def test_options_that_name_nothing(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        typed().autotune(G, W, **options)
+
+
+def test_one_name_is_as_good_as_a_list_of_one() -> None:
+    first = typed().autotune(G, W, budget_s=1e-3, slice="w", donate="w")
+    assert typed().autotune(G, W, budget_s=1e-3, slice=("w",), donate=["w"]).cached
+    assert first.compiled.program.inputs == ("g", "w")
+
+
+def test_a_profile_by_name_or_from_a_file(tmp_path: Path) -> None:
+    def estimates(profile: Any) -> list[float]:
+        tuned = typed().autotune(G, W, budget_s=1e-3, profile=profile, cache=False)
+        return [one.estimate_us for one in tuned.trials]
+
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"profile": H100.to_json()}))
+    assert estimates("h100") == estimates(str(path)) == estimates(H100) != estimates("cpu")
+    with pytest.raises(jaxcc.TableError, match=r"(?s)TABLE_MISSING.*'h300'.*dgx2, h100"):
+        estimates("h300")
+
+
+def test_a_file_that_cannot_be_written_costs_only_the_memory(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> Path:
+        raise CodegenError("CODEGEN_CACHE", "no space left on device")
+
+    monkeypatch.setattr(codegen, "new_cache_file", full)
+    _tune._store._warn.cache_clear()
+    with pytest.warns(UserWarning, match="keeps no tuning results: .*no space left"):
+        tuned = typed().autotune(G, W, budget_s=1e-3, backend="xla")
+    close(tuned(G, W), W - 0.5 * G.astype(np.float64).sum(0))
+    assert not list(own_folder.glob("tuned-*"))
 
 
 def test_what_cannot_run_is_refused() -> None:
