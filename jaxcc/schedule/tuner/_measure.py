@@ -6,6 +6,7 @@ runs. A busy machine gets fewer calls, not more time.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -58,16 +59,16 @@ def profile_this_machine(
     tflops = 2 * _SIDE**3 / product / 1e6
     tell("sums")
     # A schedule's calls take longer than those of `jax.jit`.
-    call = _scheduled_us(mesh, lambda x: x + 1, _SMALL, Local)
+    calls = [_scheduled(mesh, lambda x: x + 1, _SMALL, Local)]
     sizes = [-(-n // ranks) * ranks for n in (_SMALL, _LARGE)]
-    times = [_scheduled_us(mesh, _sum, n, Replicated) - call for n in sizes]
-    protocol, link_gbps = _fitted("XLA", times, ranks)
-    tell("kernels")
-    try:
-        times = [_scheduled_us(mesh, _sum, n, Replicated, fused=True) - call for n in sizes]
-        fused, _ = _fitted("kernel", times, ranks, link_gbps)
-    except (BackendError, CodegenError):
-        fused = protocol  # there are no kernels here
+    calls += [_scheduled(mesh, _sum, n, Replicated) for n in sizes]
+    with contextlib.suppress(BackendError, CodegenError):
+        calls += [_scheduled(mesh, _sum, n, Replicated, fused=True) for n in sizes]
+    call, *times = _best_us(*calls)
+    protocol, link_gbps = _fitted("XLA", [us - call for us in times[:2]], ranks)
+    fused = protocol
+    if times[2:]:
+        fused, _ = _fitted("kernel", [us - call for us in times[2:]], ranks, link_gbps)
     return Profile(
         name="this machine",
         source=f"measured: {_store.machine()}",
@@ -103,16 +104,18 @@ def _us(mesh: Mesh, f: Callable[[Any], Any], size: int, shape: tuple[int, ...] =
     x = jax.device_put(
         np.full((mesh.size, size), 1e-3, np.float32), jax.NamedSharding(mesh, P(_AXIS))
     )
-    return _best_us(lambda: compiled(x))
+    (us,) = _best_us(lambda: compiled(x))
+    return us
 
 
-def _best_us(work: Callable[[], Any]) -> float:
-    """The shortest of some calls, after one that compiles."""
-    jax.block_until_ready(work())
-    until, times = time.perf_counter() + _SHARE_S, list[float]()
-    while len(times) < _FEWEST or (len(times) < _MOST and time.perf_counter() < until):
-        times.append(seconds(work))
-    return min(times) * 1e6
+def _best_us(*works: Callable[[], Any]) -> list[float]:
+    """The shortest of some calls of each, in turns, after one that compiles."""
+    for work in works:
+        jax.block_until_ready(work())
+    until, rounds = time.perf_counter() + _SHARE_S * len(works), list[list[float]]()
+    while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() < until):
+        rounds.append([seconds(work) for work in works])
+    return [min(times) * 1e6 for times in zip(*rounds, strict=True)]
 
 
 def _fitted(
@@ -133,10 +136,10 @@ def _sum(x: Any) -> Any:
     return jax.lax.psum(x, _AXIS)
 
 
-def _scheduled_us(
+def _scheduled(
     mesh: Mesh, f: Callable[[Any], Any], size: int, result: Any, *, fused: bool = False
-) -> float:
-    """Microseconds of a call of `f` as a schedule, with the sum in it as a generated kernel or not.
+) -> Callable[[], Any]:
+    """A call of `f` as a schedule, with the sum in it as a generated kernel or not.
 
     Raises:
       CodegenError, BackendError: there are no kernels here.
@@ -150,4 +153,4 @@ def _scheduled_us(
         s = s.split(name).fuse(f"{name}.scatter", f"{name}.gather", name="fused")
     compiled = s.compile("host" if fused else "xla")
     x = jax.device_put(np.ones((mesh.size, size), np.float32), jax.NamedSharding(mesh, P(_AXIS)))
-    return _best_us(lambda: compiled(x))
+    return lambda: compiled(x)

@@ -34,7 +34,7 @@ def test_a_profile_of_this_machine(ranks: int) -> None:
     assert parse_profile(profile.to_json()) == profile
     assert profile.ranks_per_node == ranks
     assert profile.fused[0].name == "kernel"
-    assert heard == ["calls", "copies", "products", "sums", "kernels"]
+    assert heard == ["calls", "copies", "products", "sums"]
     assert save_profile(profile)
     mesh = jax.sharding.Mesh(devices, ("x",))
     assert find_profile(None, mesh) == profile
@@ -57,7 +57,8 @@ def test_slow_calls_are_few() -> None:
         calls.append(0.0)
         return 0.0
 
-    assert _measure._best_us(slow) >= 1e6 * _measure._SHARE_S
+    (us,) = _measure._best_us(slow)
+    assert us >= 1e6 * _measure._SHARE_S
     assert len(calls) == 1 + _measure._FEWEST
 
 
