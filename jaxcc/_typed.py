@@ -22,7 +22,7 @@ from jaxcc.layout import (
     function_name,
 )
 from jaxcc.schedule import Compiled, Schedule, Source
-from jaxcc.schedule.tuner import Profile, Tuned, tune
+from jaxcc.schedule.tuner import Options, Profile, Tuned, tune
 
 _NO_ARRAY = ("name it in static_argnames= of jaxcc.typed if only Python reads it",)
 
@@ -128,10 +128,11 @@ class TypedFunction:
         self,
         *args: Any,
         budget_s: float = 60.0,
-        slice: Iterable[str] = (),
-        donate: Iterable[str] = (),
+        slice: str | Iterable[str] = (),
+        dead: str | Iterable[str] = (),
+        donate: str | Iterable[str] = (),
         backend: str = "auto",
-        profile: Profile | None = None,
+        profile: Profile | str | None = None,
         rtol: float | None = None,
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
@@ -148,10 +149,12 @@ class TypedFunction:
           budget_s: seconds for all of it. What has begun is finished, and every schedule that was
             compiled is timed once at least.
           slice: names of inputs and results that may become Sliced, such as an optimizer's state.
+          dead: names of results that nobody reads: they are None, and are not computed.
           donate: names of inputs whose buffers a call may take for its results; runs get copies.
           backend: as for `Schedule.compile`.
-          profile: the machine to rank by; by default one that `jaxcc tune --profile` measured here,
-            or the nearest that jaxcc knows.
+          profile: the machine to rank by, its name (`dgx2`, `h100`, `h200`, `cpu`) or a file with
+            one; by default what `jaxcc tune --profile` measured here, or the nearest that jaxcc
+            knows.
           rtol: the largest difference from the reference that is taken for rounding, relative to
             the largest magnitude of a result; by default by the program's narrowest dtype.
           cache: whether to look for an earlier run's winner, and to keep this one's.
@@ -160,8 +163,9 @@ class TypedFunction:
         Raises:
           LayoutError: the function does not compute the same on one rank and on several.
           ScheduleError: SCHEDULE_WRONG_RESULT, if already the program as it was written differs
-            from its reference.
+            from its reference; SCHEDULE_ARGUMENT, if an option is not as above.
           BackendError: there is no such backend, or the mesh has no devices.
+          TableError: there is no such profile.
         """
         call = self._signature.bind(args, kwargs)
         source, _ = self._source(call, stacked=True)
@@ -169,14 +173,7 @@ class TypedFunction:
             Schedule(source),
             call.args,
             lambda: _reference.run(source, call.args),
-            budget_s=budget_s,
-            slice=slice,
-            donate=donate,
-            backend=backend,
-            profile=profile,
-            rtol=rtol,
-            cache=cache,
-            progress=progress,
+            Options(budget_s, slice, dead, donate, backend, profile, rtol, cache, progress),
         )
 
     def _source(self, call: Call, *, stacked: bool) -> tuple[Source, LayoutReport]:

@@ -115,7 +115,14 @@ def _tune(args: argparse.Namespace) -> int:
     from jaxcc.cli._tune import Options, tune
 
     options = Options(
-        args.budget, args.slice, args.donate, not args.no_cache, args.profile, args.plot
+        budget_s=args.budget,
+        slice=args.slice,
+        dead=args.dead,
+        donate=args.donate,
+        cache=not args.no_cache,
+        profile=args.profile,
+        machine=args.machine,
+        plot=args.plot,
     )
     return tune(args.target, args.arrays, args.mesh, options, as_json=args.json)
 

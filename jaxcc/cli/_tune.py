@@ -25,9 +25,11 @@ class Options:
 
     budget_s: float
     slice: Sequence[str]
+    dead: Sequence[str]
     donate: Sequence[str]
     cache: bool
     profile: bool
+    machine: str | None
     plot: str | None
 
 
@@ -96,7 +98,9 @@ def _tuned(
             *given,
             budget_s=options.budget_s,
             slice=options.slice,
+            dead=options.dead,
             donate=options.donate,
+            profile=options.machine,
             cache=options.cache,
             progress=tell,
             **named,
@@ -130,7 +134,10 @@ def _devices(target: str, sizes: Mapping[str, int]) -> Any:
 
 
 def _random(random: np.random.Generator, shape: Sequence[int], dtype: Any) -> Any:
-    """Numbers from 0 to 1, of which roots and logarithms exist, too."""
+    """Numbers from 0 to 1, of which roots and logarithms exist, too; or random keys."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        key = jax.random.key(0, impl=jax.random.key_impl(jax.numpy.empty((), dtype)))
+        return jax.random.split(key, tuple(shape)) if shape else key
     if jax.numpy.issubdtype(dtype, jax.numpy.inexact):
         return random.random(shape, np.float32).astype(dtype)
     return random.integers(0, 2, shape).astype(dtype)

@@ -80,14 +80,14 @@ def find(path: Path) -> bool:
     return hashlib.sha256(body).digest() == digest
 
 
-def new_file(folder: Path) -> Path:
-    """An empty file in `folder`, for `store`.
+def new_cache_file(folder: Path) -> Path:
+    """An empty file in `folder`, to be moved to its place when it is whole.
 
     Raises:
       CodegenError: CODEGEN_CACHE if none can be made.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".so.tmp")
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
     except OSError as error:
         raise _unwritable(folder, error) from None
     os.close(handle)
@@ -113,7 +113,7 @@ def store(path: Path, built: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> CodegenError:
     return CodegenError(
         "CODEGEN_CACHE",
-        f"a compiled kernel cannot be stored: {path}",
+        f"nothing can be stored in the cache: {path}",
         because=error.strerror or str(error),
         fixes=(f"remove {path}", "set JAXCC_CACHE_DIR to a folder that can be written"),
     )

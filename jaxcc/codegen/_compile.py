@@ -87,7 +87,7 @@ def compile_kernel(kernel: Kernel) -> tuple[str, Path]:
 
 def _compile(compiler: tuple[str, ...], text: str, folder: Path) -> Path:
     """A new file in `folder`: a library that loads."""
-    built = _cache.new_file(folder)
+    built = _cache.new_cache_file(folder)
     include = ("-I", str(include_folders()[0]))
     try:
         done = _run((*compiler, *_FLAGS, *include, "-o", str(built), "-", "-lm"), text)

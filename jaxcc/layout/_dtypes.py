@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 _jnp: Any = jnp
+
+# Relative tolerances by the precision of the narrowest floating type in a program.
+_ROUNDING = ((1e-15, 1e-9), (1e-6, 1e-5), (1e-3, 1e-2), (1e-2, 5e-2))
 
 
 @functools.lru_cache(256)
@@ -65,3 +69,15 @@ def wrapped(number: int, dtype: Any) -> int:
     bits = bits_of(dtype)
     number %= 1 << bits
     return number - (1 << bits) if kind_of(dtype) == "i" and number >> (bits - 1) else number
+
+
+def rounding(dtypes: Iterable[Any]) -> float:
+    """What is taken for rounding, relative, in a program with values of these types: it depends on
+    the narrowest floating one."""
+    widest = max(map(_epsilon, dtypes), default=0.0)
+    return next((rtol for limit, rtol in _ROUNDING if widest <= limit), 0.5)
+
+
+@functools.lru_cache(256)
+def _epsilon(dtype: Any) -> float:
+    return float(_jnp.finfo(dtype).eps) if kind_of(dtype) in ("f", "c") else 0.0

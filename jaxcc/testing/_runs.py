@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,15 +23,13 @@ from jaxcc.layout import (
     mesh_sizes,
     on_host,
     on_ranks,
+    rounding,
     smallest_group,
     trace,
 )
 from jaxcc.schedule import positional
 
 Group = Mapping[str, int]
-
-# Relative tolerances by the precision of the narrowest floating type in a program.
-_TOLERANCES = ((1e-15, 1e-9), (1e-6, 1e-5), (1e-3, 1e-2), (1e-2, 5e-2))
 
 
 class OnGroup(NamedTuple):
@@ -186,18 +183,11 @@ def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def tolerance(*traces: Trace) -> float:
-    """What is taken for rounding in programs with these traces: it depends on the narrowest
-    floating type in them."""
-    widest = max((_epsilon(dtype) for t in traces for dtype in _dtypes(t)), default=0.0)
-    return next((rtol for limit, rtol in _TOLERANCES if widest <= limit), 0.5)
+    """What is taken for rounding in programs with these traces."""
+    return rounding(dtype for t in traces for dtype in _dtypes(t))
 
 
 def _dtypes(traced: Trace) -> Iterator[Any]:
     yield from (var.aval.dtype for var in traced.invars)
     for eqn in _compat.all_eqns(traced.eqns):
         yield from (var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype"))
-
-
-@functools.cache
-def _epsilon(dtype: Any) -> float:
-    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0

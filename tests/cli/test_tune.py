@@ -25,6 +25,11 @@ def step(
 
 wide = jaxcc.typed(mesh=AbstractMesh((64,), ("dp",)))(step)
 
+@jaxcc.typed(mesh=AbstractMesh((2,), ("tp",)), in_layouts=(Local, Replicated, Local))
+def noisy(x, key, own):
+    x = x + jax.random.normal(own, x.shape)
+    return jax.random.normal(key, x.shape) + jax.lax.psum(x, "tp")
+
 @jaxcc.typed(mesh=AbstractMesh((2,), ("tp",)), in_layouts=(Sliced(1), Sliced(0), Replicated))
 def wrong(x, w, b):
     return jax.lax.psum(x @ w + b, "tp")
@@ -79,6 +84,33 @@ def test_a_plot_is_drawn(program: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "cannot draw out.unknown" in capsys.readouterr().err
 
 
+def test_random_keys_are_drawn(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["tune", f"{program}:noisy", "f32[8]", "key<rbg>[]", "key<fry>[]", "--budget", "1"]
+    assert main([*options, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {trial["status"] for trial in shown["trials"]} <= {"fastest", "timed", "not tried"}
+
+
+def test_lists_of_names_add_up(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["tune", f"{program}:step", "--mesh", "dp=2", "--budget", "0.01"]
+    assert main([*options, "--slice", "w", "--slice", "x,y"]) == 1
+    assert "slice: 'x' is no input or result" in capsys.readouterr().err
+    assert main([*options, "--dead", "g", "--dead", "w"]) == 1
+    assert "dead: 'g' is an input" in capsys.readouterr().err
+
+
+def test_ranks_for_another_machine(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["tune", f"{program}:step", "--mesh", "dp=2", "--budget", "0.01", "--no-cache"]
+    estimates: list[float] = []
+    for machine in ("dgx2", "h200"):
+        assert main([*options, "--machine", machine, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        estimates.append(shown["trials"][0]["estimate_us"])
+    assert estimates[0] != estimates[1]
+    assert main([*options, "--machine", "abacus"]) == 1
+    assert "dgx2, h100, h200, cpu" in capsys.readouterr().err
+
+
 def test_a_finding_exits_with_1(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", f"{program}:wrong", "f32[4,8]", "f32[8,6]", "f32[6]"]) == 1
     assert "LAYOUT_COUNTED" in capsys.readouterr().err
@@ -87,8 +119,8 @@ def test_a_finding_exits_with_1(program: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("args", "names"),
     [
-        (["--budget", "none"], "'none' is not a number of seconds"),
-        (["--budget", "-1"], "'-1' is not a number of seconds"),
+        (["--budget", "none"], "'none' is not a number of seconds above 0"),
+        (["--budget", "-1"], "'-1' is not a number of seconds above 0"),
         (["--slice", "m,,v"], "'m,,v' is not a list of names"),
     ],
 )

@@ -1,7 +1,13 @@
-"""Measures this machine's profile, within seconds."""
+"""Measures this machine's profile, within seconds.
+
+What is measured is each time the shortest of many calls: what the machine can do when nothing else
+runs. A busy machine gets fewer calls, not more time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,14 +29,16 @@ _SMALL, _LARGE = 1 << 8, 1 << 20  # elements of f32 that a rank sums
 _COPIED = 1 << 22
 _SIDE = 512
 _CHAIN = 64
-_REPEATS = 5
+# Calls that are timed: as many as fit into a share of the time, within bounds.
+_SHARE_S, _FEWEST, _MOST = 0.3, 3, 300
 
 
 def profile_this_machine(
     devices: Any = None, *, progress: Callable[[str], None] | None = None
 ) -> Profile:
     """The profile of this process' devices: sums of 1 KiB and 4 MiB by XLA and by a kernel, a copy
-    of 16 MiB on each rank at once, steps of a program, and a product.
+    of 16 MiB on each rank at once, steps of a program, and a product. It takes some 2 s, of which
+    most is compiling.
 
     Args:
       devices: all of the process', if not given.
@@ -40,8 +48,9 @@ def profile_this_machine(
     chosen = np.asarray(devices if devices is not None else jax.devices()).ravel()
     mesh = Mesh(chosen, (_AXIS,), axis_types=(AxisType.Auto,))
     ranks = len(chosen)
-    tell("copies")
+    tell("calls")
     empty = _us(mesh, lambda x: x + 1, 8)
+    tell("copies")
     copied = max(1e-3, _us(mesh, lambda x: x + 1, _COPIED) - empty)
     memory_gbps = 2 * 4 * _COPIED / copied / 1e3
     tell("products")
@@ -49,9 +58,17 @@ def profile_this_machine(
     product = max(1e-3, _us(mesh, lambda x: x @ x, _SIDE**2, (_SIDE, _SIDE)) - empty)
     tflops = 2 * _SIDE**3 / product / 1e6
     tell("sums")
-    times = [_us(mesh, lambda x: jax.lax.psum(x, _AXIS), n) - empty for n in (_SMALL, _LARGE)]
-    protocol, link_gbps = _fitted("XLA", times, ranks)
-    fused = _kernel(mesh, empty, link_gbps, ranks) or protocol
+    # A schedule's calls take longer than those of `jax.jit`.
+    calls = [_scheduled(mesh, lambda x: x + 1, _SMALL, Local)]
+    sizes = [-(-n // ranks) * ranks for n in (_SMALL, _LARGE)]
+    calls += [_scheduled(mesh, _sum, n, Replicated) for n in sizes]
+    with contextlib.suppress(BackendError, CodegenError):
+        calls += [_scheduled(mesh, _sum, n, Replicated, fused=True) for n in sizes]
+    call, *times = _best_us(*calls)
+    protocol, link_gbps = _fitted("XLA", [us - call for us in times[:2]], ranks)
+    fused = protocol
+    if times[2:]:
+        fused, _ = _fitted("kernel", [us - call for us in times[2:]], ranks, link_gbps)
     return Profile(
         name="this machine",
         source=f"measured: {_store.machine()}",
@@ -60,6 +77,7 @@ def profile_this_machine(
         inter_gbps=link_gbps,
         memory_gbps=memory_gbps,
         launch_us=launch,
+        call_us=max(0.0, call - launch),
         tflops=(tflops, tflops),
         protocols=(protocol,),
         fused=(fused,),
@@ -86,14 +104,18 @@ def _us(mesh: Mesh, f: Callable[[Any], Any], size: int, shape: tuple[int, ...] =
     x = jax.device_put(
         np.full((mesh.size, size), 1e-3, np.float32), jax.NamedSharding(mesh, P(_AXIS))
     )
-    return _best_us(lambda: compiled(x))
+    (us,) = _best_us(lambda: compiled(x))
+    return us
 
 
-def _best_us(work: Callable[[], Any]) -> float:
-    """The shortest of a few calls: what the machine can do when nothing else runs."""
-    for _ in range(2):
+def _best_us(*works: Callable[[], Any]) -> list[float]:
+    """The shortest of some calls of each, in turns, after one that compiles."""
+    for work in works:
         jax.block_until_ready(work())
-    return min(seconds(work) for _ in range(_REPEATS)) * 1e6
+    until, rounds = time.perf_counter() + _SHARE_S * len(works), list[list[float]]()
+    while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() < until):
+        rounds.append([seconds(work) for work in works])
+    return [min(times) * 1e6 for times in zip(*rounds, strict=True)]
 
 
 def _fitted(
@@ -110,25 +132,25 @@ def _fitted(
     return Protocol(name, "direct", base, 0, 0, gbps / link), link
 
 
-def _kernel(mesh: Mesh, empty: float, link_gbps: float, ranks: int) -> Protocol | None:
-    """Generated kernels' sums; None where there are no kernels."""
-    sizes = [-(-n // ranks) * ranks for n in (_SMALL, _LARGE)]
-    try:
-        times = [_kernel_us(mesh, size) - empty for size in sizes]
-    except (BackendError, CodegenError):
-        return None
-    return _fitted("kernel", times, ranks, link_gbps)[0]
+def _sum(x: Any) -> Any:
+    return jax.lax.psum(x, _AXIS)
 
 
-def _kernel_us(mesh: Mesh, size: int) -> float:
+def _scheduled(
+    mesh: Mesh, f: Callable[[Any], Any], size: int, result: Any, *, fused: bool = False
+) -> Callable[[], Any]:
+    """A call of `f` as a schedule, with the sum in it as a generated kernel or not.
+
+    Raises:
+      CodegenError, BackendError: there are no kernels here.
+    """
     aval = jax.ShapeDtypeStruct((size,), jnp.float32)
     (given,) = flatten_layouts((Local,), (aval,), (_AXIS,), "in_layouts", ["x"])
-    (result,) = flatten_layouts((Replicated,), (aval,), (_AXIS,), "out_layouts", ["x"])
-    source = Source(
-        lambda x: jax.lax.psum(x, _AXIS), (aval,), mesh, ("x",), (given,), (result,), True
-    )
-    (sum_,) = (op.name for op in Schedule(source).program.ops)
-    s = Schedule(source).split(sum_).fuse(f"{sum_}.scatter", f"{sum_}.gather", name="fused")
-    compiled = s.compile("host")
+    (out,) = flatten_layouts((result,), (aval,), (_AXIS,), "out_layouts", ["x"])
+    s = Schedule(Source(f, (aval,), mesh, ("x",), (given,), (out,), True))
+    if fused:
+        (name,) = (op.name for op in s.program.ops)
+        s = s.split(name).fuse(f"{name}.scatter", f"{name}.gather", name="fused")
+    compiled = s.compile("host" if fused else "xla")
     x = jax.device_put(np.ones((mesh.size, size), np.float32), jax.NamedSharding(mesh, P(_AXIS)))
-    return _best_us(lambda: compiled(x))
+    return lambda: compiled(x)

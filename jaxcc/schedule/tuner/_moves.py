@@ -26,8 +26,9 @@ class Move(NamedTuple):
 
 
 def moves(program: Program, slices: Sequence[str]) -> Iterator[Move]:
-    """All moves: splits, reorders to every furthest point, `as_slice` of all of `slices` that can
-    be, and fusions of all that can be fused with a reduce-scatter.
+    """All moves: splits, to a root only where there is no other; reorders to every furthest point;
+    `as_slice` of all of `slices` that can be; and fusions of all that can be fused with a
+    reduce-scatter.
     """
     yield from _splits(program)
     yield from _reorders(program)
@@ -53,15 +54,23 @@ def _splits(program: Program) -> Iterator[Move]:
     for op in program.ops:
         if op.kind != "all_reduce" or len(op.params["axes"]) != 1:
             continue
-        ranks = program.sizes[op.params["axes"][0]]
-        for dim, size in enumerate(op.types[0].shape):
+        ranks, shape = program.sizes[op.params["axes"][0]], op.types[0].shape
+        scattered = False
+        for dim, size in enumerate(shape):
             if size and size % ranks == 0:
-                yield from _move(program, Step("split", {"name": op.name, "dim": dim}))
+                for move in _move(program, Step("split", {"name": op.name, "dim": dim})):
+                    scattered = True
+                    yield move
+        # A root moves as much as a reduce-scatter and does all the work: it is for what cannot be
+        # scattered. Of single numbers there is no work to save.
+        if shape and not scattered:
+            arguments = {"name": op.name, "policy": "reduce-broadcast", "root": 0}
+            yield from _move(program, Step("split", arguments))
 
 
 def _reorders(program: Program) -> Iterator[Move]:
     for gather in program.ops:
-        if gather.kind != "all_gather" or not gather.params:
+        if gather.kind not in ("all_gather", "broadcast") or not gather.params:
             continue
         for after in _furthest(program, gather):
             step = Step("reorder", {"gather": gather.name, "after": after})

@@ -58,6 +58,7 @@ class Profile:
       inter_gbps: bandwidth of one node to the others, GB/s in each direction.
       memory_gbps: memory bandwidth of one rank while all use theirs, GB/s.
       launch_us: of one kernel or other step of a program.
+      call_us: of the host, from a call of a program to the start of its first step.
       tflops: multiplications and additions per second of a product, 1e12/s, for dtypes of 32 and of
         16 bits.
       protocols: what collectives can take.
@@ -77,6 +78,7 @@ class Profile:
     protocols: tuple[Protocol, ...]
     fused: tuple[Protocol, ...]
     network_hops: bool = False
+    call_us: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The profile as `parse_profile` takes it."""
@@ -84,7 +86,7 @@ class Profile:
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a JSON file.
+    """The profile in a JSON file, by itself or as `jaxcc tune --profile --json` prints it.
 
     Raises:
       TableError: TABLE_MISSING, TABLE_PROFILE.
@@ -98,6 +100,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         ) from None
     except json.JSONDecodeError as error:
         raise _malformed(f"it is not JSON: {error}") from None
+    if isinstance(content, dict) and "profile" in content:
+        content = content["profile"]
     return parse_profile(content)
 
 

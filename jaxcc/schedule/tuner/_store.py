@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import stat
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -100,22 +99,25 @@ def read_json(path: Path) -> Any:
     return content if whole else None
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file in one step; a folder that takes none costs only the next run's time."""
+def write_json(path: Path, content: Any) -> bool:
+    """Writes a file in one step; False if the folder takes none, which costs only the next run's
+    time.
+    """
     text = json.dumps(
         {"content": content, "sha256": hashlib.sha256(_canonical(content).encode()).hexdigest()},
         indent=1,
     )
-    with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".json.tmp")
+    try:
+        file = codegen.new_cache_file(path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+            file.write_text(text, encoding="utf-8")
+            file.replace(path)
+        finally:
+            file.unlink(missing_ok=True)
+    except (CodegenError, OSError) as error:
+        _warn(str(error))
+        return False
+    return True
 
 
 def load(path: Path, key: Mapping[str, Any]) -> Stored | None:

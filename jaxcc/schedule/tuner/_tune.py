@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout import ScheduleError
-from jaxcc.schedule._compile import Compiled, require_backend
+from jaxcc.schedule._compile import Compiled
 from jaxcc.schedule._place import place, sharding_of
 from jaxcc.schedule._schedule import Schedule
 from jaxcc.schedule.tuner import _store
 from jaxcc.schedule.tuner._candidates import Candidate, candidates
 from jaxcc.schedule.tuner._check import compare, numbers, tolerance
 from jaxcc.schedule.tuner._cost import cost
-from jaxcc.schedule.tuner._default import profile_for
 from jaxcc.schedule.tuner._digest import digest
-from jaxcc.schedule.tuner._profile import Profile
+from jaxcc.schedule.tuner._options import Checked, Options, checked
 from jaxcc.schedule.tuner._timing import Spread, in_turns, seconds
 from jaxcc.schedule.tuner._tuned import FAILED, FASTEST, TIMED, WRONG, Trial, Tuned
 
@@ -46,17 +44,10 @@ class _Tuner:
     """What all trials of one call share."""
 
     def __init__(
-        self,
-        args: tuple[Any, ...],
-        reference: Callable[[], Any],
-        backend: str,
-        donate: tuple[str, ...],
-        rtol: float | None,
+        self, args: tuple[Any, ...], reference: Callable[[], Any], options: Checked
     ) -> None:
         self.args = args
-        self.backend = backend
-        self.donate = donate
-        self.rtol = rtol
+        self.options = options
         self.expected = [numbers(jnp.asarray(x)) for x in jax.tree.leaves(reference())]
 
     def ready(self, candidate: Candidate) -> _Ready:
@@ -68,13 +59,16 @@ class _Tuner:
         schedule = candidate.schedule()
         fused = any(op.has_collective for op in candidate.program.ops)
         # With "auto" a kernel that cannot be built would be timed as what it replaces.
-        backend = "host" if fused and self.backend == "auto" else self.backend
-        compiled = schedule.compile(backend, donate=self.donate)
+        backend = self.options.backend
+        backend = "host" if fused and backend == "auto" else backend
+        compiled = schedule.compile(backend, donate=self.options.donate)
         leaves = self._placed(schedule)
         result = self._call(compiled, leaves)
-        difference, right = compare(
-            jax.tree.leaves(result), self.expected, self.rtol or tolerance(candidate.program)
-        )
+        # Without those that are dead.
+        expected = [self.expected[index] for index in candidate.program.results]
+        rtol = self.options.rtol
+        rtol = tolerance(candidate.program) if rtol is None else rtol
+        difference, right = compare(jax.tree.leaves(result), expected, rtol)
         if not right:
             raise ScheduleError(
                 "SCHEDULE_WRONG_RESULT",
@@ -97,10 +91,8 @@ class _Tuner:
 
     def _fresh(self, compiled: Compiled, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of one call, with copies of those that it takes."""
-        names = compiled.program.inputs
-        copies = [
-            jnp.copy(x) if n in self.donate else x for n, x in zip(names, leaves, strict=True)
-        ]
+        taken = [name in self.options.donate for name in compiled.program.inputs]
+        copies = [jnp.copy(x) if own else x for own, x in zip(taken, leaves, strict=True)]
         jax.block_until_ready(copies)
         return jax.tree.unflatten(jax.tree.structure(self.args), copies)
 
@@ -119,15 +111,7 @@ def tune(
     schedule: Schedule,
     args: tuple[Any, ...],
     reference: Callable[[], Any],
-    *,
-    budget_s: float = 60.0,
-    slice: Iterable[str] = (),
-    donate: Iterable[str] = (),
-    backend: str = "auto",
-    profile: Profile | None = None,
-    rtol: float | None = None,
-    cache: bool = True,
-    progress: Callable[[str], None] | None = None,
+    options: Options,
 ) -> Tuned:
     """The fastest schedule of a program that is found within the budget.
 
@@ -135,67 +119,55 @@ def tune(
     has to be.
     """
     started = time.perf_counter()
-    tell = progress or (lambda _: None)
-    _check_options(schedule, budget_s, backend)
-    names, taken = tuple(slice), tuple(donate)
-    key = _store.key_of(digest(schedule.program), slice=names, donate=taken, backend=backend)
-    path = _store.path_of("tuned", key) if cache else None
+    schedule, chosen = checked(schedule, options)
+    key = _store.key_of(
+        digest(schedule.program),
+        slice=chosen.slice,
+        donate=chosen.donate,
+        backend=chosen.backend,
+    )
+    path = _store.path_of("tuned", key) if chosen.cache else None
     stored = _store.load(path, key) if path else None
-    tell("computing the reference")
-    tuner = _Tuner(args, reference, backend, taken, rtol)
-    if stored is not None and (stored.complete or stored.budget_s >= budget_s):
+    chosen.tell("computing the reference")
+    tuner = _Tuner(args, reference, chosen)
+    if stored is not None and (stored.complete or stored.budget_s >= chosen.budget_s):
         found = _from_store(schedule, stored, tuner)
         if found is not None:
             return found
-    ranked = _ranked(schedule, names, backend, profile, tell)
-    trials, ready = _tried(ranked, tuner, started, budget_s, tell)
+    ranked = _ranked(schedule, chosen)
+    trials, ready = _tried(ranked, tuner, started)
     times = in_turns(
-        [one.run for one in ready], until=started + budget_s, rounds=_ROUNDS, progress=tell
+        [one.run for one in ready],
+        until=started + chosen.budget_s,
+        rounds=_ROUNDS,
+        progress=chosen.tell,
     )
     winner, rows = _results(trials, ready, [Spread.of(one) for one in times])
     if path is not None:
         complete = all(trial.median_us is not None or trial.message for trial in rows)
-        _store.save(
-            path, key, _store.Stored(winner.schedule.steps, tuple(rows), budget_s, complete)
-        )
+        steps = winner.schedule.steps
+        _store.save(path, key, _store.Stored(steps, tuple(rows), chosen.budget_s, complete))
     return Tuned(winner.schedule, winner.compiled, rows, cached=False)
 
 
-def _check_options(schedule: Schedule, budget_s: float, backend: str) -> None:
-    if not (budget_s > 0 and math.isfinite(budget_s)):
-        raise ScheduleError("SCHEDULE_ARGUMENT", f"autotune: budget_s is {budget_s}, not seconds")
-    require_backend(backend)
-    schedule.source.require_devices()
-
-
-def _ranked(
-    schedule: Schedule,
-    names: Sequence[str],
-    backend: str,
-    profile: Profile | None,
-    tell: Callable[[str], None],
-) -> list[tuple[Candidate, Trial]]:
+def _ranked(schedule: Schedule, options: Checked) -> list[tuple[Candidate, Trial]]:
     """The candidates: the program as it was written, then the others, the cheapest first."""
-    machine = profile or profile_for(schedule.source.mesh)
-    found = candidates(schedule, slice=names, progress=tell)
-    if backend == "xla":
+    found = candidates(schedule, slice=options.slice, progress=options.tell)
+    if options.backend == "xla":
         # It runs a fused operation's parts one by one: another candidate's program.
         found = [one for one in found if not any(op.has_collective for op in one.program.ops)]
     rows = [
-        (one, Trial(tuple(map(str, one.steps)), cost(one.program, machine).total_us))
+        (one, Trial(tuple(map(str, one.steps)), cost(one.program, options.profile).total_us))
         for one in found
     ]
     return [rows[0], *sorted(rows[1:], key=lambda row: row[1].estimate_us)]
 
 
 def _tried(
-    ranked: Sequence[tuple[Candidate, Trial]],
-    tuner: _Tuner,
-    started: float,
-    budget_s: float,
-    tell: Callable[[str], None],
+    ranked: Sequence[tuple[Candidate, Trial]], tuner: _Tuner, started: float
 ) -> tuple[list[Trial], list[_Ready]]:
     """Each candidate's trial so far, and those that can be timed; the first always is."""
+    budget_s, tell = tuner.options.budget_s, tuner.options.tell
     trials = [trial for _, trial in ranked]
     tell("as written")
     ready, longest = [tuner.ready(ranked[0][0])], 0.0

@@ -61,22 +61,15 @@ def ratios(log2: int) -> tuple[float, float]:
 @pytest.mark.parametrize("log2", [24, 26, 28, 30])
 def test_large_arrays_are_within_a_quarter_of_what_was_measured(log2: int) -> None:
     fused, plain = ratios(log2)
-    # Two of eight miss the quarter that was aimed at, by 0.8 and 1.6 %. At 2^30 the fused kernel
-    # got 68 GB/s out of each node's eight ports, which NCCL counts with 96; at 2^24 NCCL's own
-    # table takes LL128 for faster than what the baseline ran.
-    fused_low = 0.74 if log2 == 30 else 0.75
-    plain_low = 0.73 if log2 == 24 else 0.75
-    assert fused_low < fused < 1.25
-    assert plain_low < plain < 1.25
+    assert 0.75 < fused < 1.25
+    assert 0.75 < plain < 1.25
 
 
 @pytest.mark.parametrize("log2", [10, 16, 20])
-def test_small_arrays_are_within_about_half_of_what_was_measured(log2: int) -> None:
+def test_small_arrays_are_within_twice_what_was_measured(log2: int) -> None:
     fused, plain = ratios(log2)
     assert 0.5 < fused < 2
-    # Aimed at was a half here, too. NCCL 2.6 counts 49 us for its smallest tree over 8 nodes, which
-    # was measured with 112; and PyTorch's calls and device synchronisations are not in the model.
-    assert 1 / 2.3 < plain < 2
+    assert 0.5 < plain < 2
 
 
 @pytest.mark.parametrize("log2", MEASURED_US)
@@ -158,6 +151,16 @@ def test_neighbouring_groups_share_a_node() -> None:
     assert major.us > 4 * minor.us
 
 
+def test_a_reduce_and_a_broadcast_cost_what_they_run_as() -> None:
+    plain = ADAM.schedule(mesh_of(tp=4), 1 << 20)
+    rooted = plain.split("total", policy="reduce-broadcast")
+    (all_reduce, _), (reduce, broadcast, _) = (
+        cost(one.program, H100).items for one in (plain, rooted)
+    )
+    assert (reduce.kind, broadcast.kind) == ("reduce", "broadcast")
+    assert reduce.us == broadcast.us == all_reduce.us
+
+
 def test_one_rank_moves_nothing() -> None:
     assert collective_us("all_gather", 1e9, Group(1), H100, H100.protocols) == (0.0, "nothing")
 
@@ -169,8 +172,11 @@ def test_a_published_all_reduce_rate_of_eight_h100() -> None:
 
 
 def test_an_estimate_shows_its_parts() -> None:
-    text = str(cost(adam_programs(24)[1], DGX2))
+    estimate = cost(adam_programs(24)[1], DGX2)
+    text = str(estimate)
     assert "all_reduce" in text and "ring LL128" in text and text.endswith("total")
+    assert estimate.total_us == DGX2.call_us + sum(item.us for item in estimate.items)
+    assert f"{DGX2.call_us:.1f} us  call\n" in text
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
