@@ -42,6 +42,7 @@ DGX2 = Profile(
     protocols=_RINGS_2_6 + _TREES_2_6,
     fused=_RINGS_2_6,
     network_hops=True,
+    overlaps=True,
 )
 
 # NCCL 2.19 and later; compute capability 9.0.
@@ -69,6 +70,7 @@ H100 = Profile(
     tflops=(67, 989),
     protocols=_RINGS + _TREES,
     fused=_RINGS,
+    overlaps=True,
 )
 
 H200 = Profile(
