@@ -22,7 +22,7 @@ _SCHEDULE = {
     ),
     "CHUNKS": (
         "operations cannot run together in chunks",
-        "overlap cuts a product, and what reads it, along one dimension that every operation treats "
+        "overlap cuts a product, and what reads it, along one dimension that all operations treat "
         "element by element: a dimension that a product does not sum over, and that no collective "
         "inside cuts or puts together. The message says for each dimension what stands against it.",
     ),

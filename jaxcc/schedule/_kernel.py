@@ -166,7 +166,7 @@ class _Reads:
         if math.prod(shape) >= 2**32:
             raise CodegenError(
                 "CODEGEN_OPERAND",
-                f"'{part.name}' numbers {math.prod(shape)} elements in chunks, more than 32 bits do",
+                f"'{part.name}' numbers {math.prod(shape)} elements, more than 32 bits do",
                 line=part.line,
             )
         mine = part.types[0].shape

@@ -46,7 +46,9 @@ def fused(n: int = 2, dim: int = 0) -> tuple[Any, Schedule, tuple[Any, ...]]:
     return typed, s.fuse("total.scatter", ..., "total.gather", name="fused"), args
 
 
-@pytest.mark.parametrize(("n", "dim", "chunks"), [(1, 0, 2), (2, 0, 4), (4, 0, 3), (2, 1, 2)])
+@pytest.mark.parametrize(
+    ("n", "dim", "chunks"), [(1, 0, 2), (2, 0, 4), (4, 0, 3), (2, 1, 2), (2, 2, 3)]
+)
 def test_chunks_are_the_whole(n: int, dim: int, chunks: int) -> None:
     """Against one rank; and against the whole bit by bit, so that dropout drops the same."""
     typed, s, args = fused(n, dim)

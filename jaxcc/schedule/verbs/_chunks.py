@@ -81,7 +81,7 @@ def _check_use(
     if out not in dims:
         if isinstance(x, str) and x in dims:
             raise CannotCut(op, f"needs all of '{x}'")
-        if op.kind not in POINTWISE | {"broadcast_in_dim"} | COUNTED:
+        if op.kind not in POINTWISE | {"broadcast_in_dim", "own_slice"} | COUNTED:
             raise CannotCut(op, "does not read what is cut")
         return
     wanted = dim_of_operand(op, index, dims[out], types)
