@@ -162,14 +162,14 @@ def _stored(value: Value, role: OutRole) -> Value:
     """The array that an output is, or is made of."""
     if role is not OutRole.TOTAL:
         return value
-    reduces = isinstance(value, Node) and _compat.op_name(value.eqn) in REDUCTIONS
-    if not reduces or value.shape != ():
+    node = value if isinstance(value, Node) else None
+    if node is None or node.shape != () or _compat.op_name(node.eqn) not in REDUCTIONS:
         raise CodegenError(
             "CODEGEN_SHAPE",
             "a total is not the sum, product, maximum or minimum of an array over all dims",
             because="its elements are reduced one by one as the kernel makes them",
         )
-    return value.args[0]
+    return node.args[0]
 
 
 def _result_rank(stored: Sequence[Value], shape: tuple[int, ...] | None) -> int:

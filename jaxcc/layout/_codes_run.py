@@ -20,6 +20,12 @@ _SCHEDULE = {
         "Every step is checked like a program. The message is the checker's, for the "
         "rewritten program.",
     ),
+    "CHUNKS": (
+        "operations cannot run together in chunks",
+        "overlap cuts a product, and what reads it, along one dimension that all operations treat "
+        "element by element: a dimension that a product does not sum over, and that no collective "
+        "inside cuts or puts together. The message says for each dimension what stands against it.",
+    ),
     "CYCLE": (
         "operations would wait for one another",
         "What lies between fused operations has to be in the fusion too; `...` names all of it.",
@@ -36,8 +42,9 @@ _SCHEDULE = {
         "another one.",
     ),
     "NOT_DEPENDENT": (
-        "an all-gather is moved past an operation that does not read it",
-        "reorder moves a gather behind operations that compute with what it gathers.",
+        "an operation is named after one that it does not depend on",
+        "reorder moves a gather behind operations that compute with what it gathers; overlap runs "
+        "operations in chunks of which each reads what the one before it makes.",
     ),
     "NOT_FOUND": (
         "no operation has that name",

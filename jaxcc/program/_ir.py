@@ -58,13 +58,14 @@ class Op:
     Attributes:
       name: unique in its program; also the name of its value if it has one.
       kind: `all_reduce`, `reduce_scatter`, `all_gather`, `own_slice`, `reduce`, `broadcast`,
-        `fused`, or the name of a JAX primitive.
+        `fused`, `overlapped`, or the name of a JAX primitive.
       inputs: operands in order.
       outputs: the values that it defines.
       types: per-rank shape and dtype of each output.
-      params: `axes`, `op`, `dim` and `root` of operations with one of our own kinds.
+      params: `axes`, `op`, `dim` and `root` of operations with one of our own kinds; of an
+        overlapped one `chunks`, and `dims`: the dimension that each value inside is cut along.
       eqn: the JAX equation that it comes from.
-      body: the operations of a `fused` one.
+      body: the operations of a `fused` one; of an `overlapped` one also fused ones.
       line: the user's line.
     """
 
@@ -85,7 +86,11 @@ class Op:
 
     @property
     def has_collective(self) -> bool:
-        """Whether a `fused` operation holds a collective, so that it is a kernel of its own."""
+        """Whether a `fused` operation holds a collective, so that it is a kernel of its own; or an
+        overlapped one holds such a kernel.
+        """
+        if self.kind != "fused":
+            return any(part.has_collective for part in self.body)
         return any(part.kind in COLLECTIVES for part in self.body)
 
     def value_inputs(self) -> Iterator[str]:
@@ -93,8 +98,8 @@ class Op:
         return (x for x in self.inputs if isinstance(x, str))
 
     def flat(self) -> tuple[Op, ...]:
-        """Itself, or the operations of its body."""
-        return self.body or (self,)
+        """Itself, or the operations of its body, those of groups in it included."""
+        return tuple(leaf for part in self.body for leaf in part.flat()) or (self,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ def _op_rows(
     op: Op, layouts: Mapping[str, str], indent: str, lines: bool
 ) -> Iterator[tuple[str, str, str, str]]:
     if op.body:
-        yield f"{indent}{op.name} {{", "", "", ""
+        yield f"{indent}{op.name}{_chunks(op)} {{", "", "", ""
         for part in op.body:
             yield from _op_rows(part, layouts, indent + "  ", lines)
         yield f"{indent}}}", "", "", ""
@@ -50,6 +50,14 @@ def _op_rows(
     types = " ".join(map(type_text, op.types))
     layout = " ".join(layouts.get(out, "") for out in op.outputs)
     yield f"{indent}{', '.join(op.outputs)} = {_call(op)}", types, layout, line
+
+
+def _chunks(op: Op) -> str:
+    """How an overlapped operation is cut: along which dimension of what it passes on first."""
+    if op.kind != "overlapped":
+        return ""
+    dim = op.params["dims"][op.flat()[0].outputs[0]]
+    return f" in {op.params['chunks']} chunks along dim={dim} of {op.flat()[0].outputs[0]}"
 
 
 def _call(op: Op) -> str:

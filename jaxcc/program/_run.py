@@ -78,6 +78,11 @@ def _read(x: Operand, values: Mapping[str, Any]) -> Any:
 
 def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool = True) -> list[Any]:
     """The results of one operation on the values of its operands."""
+    if "cut" in op.params:
+        return [_counted(op, given)]
+    if op.kind == "join":
+        dim = op.params["dim"]
+        return [lax.concatenate(_compat.unify_varying(given) if check_vma else given, dim)]
     if op.kind in _KINDS and op.params:
         return [_KINDS[op.kind](op, given[0], label, check_vma)]
     if op.kind == "all_gather" and op.eqn.params.get("axis_index_groups") is None:
@@ -133,6 +138,18 @@ def _broadcast(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
     return x if label else from_root(x, axis, op.params["root"])
 
 
+def _chunk(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
+    dim = op.params["dim"]
+    return lax.slice_in_dim(x, op.params["start"], op.params["stop"], axis=dim)
+
+
+def _counted(op: Op, given: list[Any]) -> Any:
+    """A part of what is made of each element's place in the whole array."""
+    dim, start = op.params["cut"]
+    (whole,) = _compat.bind(op.eqn, *given)
+    return lax.slice_in_dim(whole, start, start + op.types[0].shape[dim], axis=dim)
+
+
 _KINDS: Mapping[str, Callable[[Op, Any, bool, bool], Any]] = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
@@ -140,4 +157,5 @@ _KINDS: Mapping[str, Callable[[Op, Any, bool, bool], Any]] = {
     "own_slice": _own_slice,
     "reduce": _reduce,
     "broadcast": _broadcast,
+    "chunk": _chunk,
 }

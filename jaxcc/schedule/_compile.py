@@ -13,6 +13,7 @@ import jax
 from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
 from jaxcc.program import Op, Program, everywhere, run, type_text
+from jaxcc.schedule._chunked import in_chunks
 from jaxcc.schedule._fallback import warn_unfused
 from jaxcc.schedule._fused import FusedCall
 from jaxcc.schedule._place import place, shard_mapped, sharding_of
@@ -201,6 +202,7 @@ def compile_program(
                 "SCHEDULE_ARGUMENT",
                 f"donate: {program.name} has no input '{name}'; it has {', '.join(program.inputs)}",
             )
+    program, layouts = in_chunks(program, layouts)
     calls: dict[str, FusedCall] = {}
     for op in program.ops:
         if not op.has_collective or backend == "xla":

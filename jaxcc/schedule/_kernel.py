@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -129,7 +130,7 @@ class _Reads:
         found: dict[Hashable, KernelInput] = {}
         for part in op.body:
             for x in part.inputs:
-                if x not in made and not _is_literal(x):
+                if x not in made and (not _is_literal(x) or "cut" in part.params):
                     found.update(self._inputs(x, part))
         ordered = sorted(found, key=lambda key: found[key].role != Role.SCALAR)
         self.inputs = tuple(found[key] for key in ordered)
@@ -145,13 +146,37 @@ class _Reads:
             elif part.kind == "broadcast_in_dim":
                 results = [self._broadcast(part, arguments[0])]
             elif part.kind == "random_bits":
-                params = part.eqn.params
-                places = _compat.counters(params["shape"])
-                results = [_compat.counted_bits(arguments[0], places, params["bit_width"])]
+                places = self._places(part, given)
+                width = part.eqn.params["bit_width"]
+                results = [_compat.counted_bits(arguments[0], places, width)]
+            elif "cut" in part.params:
+                raise CodegenError(
+                    "CODEGEN_OPERAND",
+                    f"'{part.name}' counts along the dimension that is cut into chunks",
+                    line=part.line,
+                )
             else:
                 results = apply_op(part, arguments, check_vma=False)
             values.update(zip(part.outputs, results, strict=True))
         return [values[out] for out in self.op.outputs]
+
+    def _places(self, part: Op, given: Sequence[Any]) -> tuple[Any, Any]:
+        """Where in the whole array each number is that `part` makes."""
+        shape: tuple[int, ...] = part.eqn.params["shape"]
+        if "cut" not in part.params:
+            return _compat.counters(shape)
+        if math.prod(shape) >= 2**32:
+            raise CodegenError(
+                "CODEGEN_OPERAND",
+                f"'{part.name}' numbers {math.prod(shape)} elements, more than 32 bits do",
+                line=part.line,
+            )
+        mine = part.types[0].shape
+        place = jnp.broadcast_to(given[self._index[_first(part)]], mine)
+        for d in range(len(shape)):
+            step = np.uint32(math.prod(shape[d + 1 :]))
+            place = place + lax.broadcasted_iota(np.uint32, mine, d) * step
+        return jnp.zeros(mine, np.uint32), place
 
     def _broadcast(self, part: Op, x: Any) -> Any:
         shape = list(part.types[0].shape)
@@ -180,7 +205,14 @@ class _Reads:
         if part.kind != "random_bits":
             return {_key(x, part): self._input(x, part)}
         t = jax.ShapeDtypeStruct((), np.uint32)
-        return {_key(x, part, word): KernelInput(x, Role.SCALAR, t, word) for word in _WORDS}
+        found: dict[Hashable, KernelInput] = {}
+        if not _is_literal(x):
+            found = {_key(x, part, w): KernelInput(x, Role.SCALAR, t, w) for w in _WORDS}
+        if "cut" in part.params:
+            # An operand, so that all chunks have one kernel.
+            first = _first(part)
+            found[first] = KernelInput(Constant(np.uint32(first[1])), Role.SCALAR, t)
+        return found
 
     def _input(self, x: Operand, part: Op) -> KernelInput:
         if isinstance(x, Constant):
@@ -214,6 +246,12 @@ class _Reads:
 
 def _is_literal(x: Operand) -> bool:
     return isinstance(x, Constant) and not getattr(x.value, "shape", ())
+
+
+def _first(part: Op) -> tuple[str, int]:
+    """The place in the whole array of a chunk's first element."""
+    dim, start = part.params["cut"]
+    return "first", start * math.prod(part.eqn.params["shape"][dim + 1 :])
 
 
 def _key(x: Operand, part: Op, word: int | None = None) -> Hashable:

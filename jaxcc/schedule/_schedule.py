@@ -38,6 +38,7 @@ class Schedule:
     reorder = verbs.reorder
     as_slice = verbs.as_slice
     fuse = verbs.fuse
+    overlap = verbs.overlap
     dead = verbs.dead
 
     @cached_property

@@ -40,8 +40,8 @@ def test_data_parallel() -> None:
 def test_all_schedules_of_a_workload_agree(name: str) -> None:
     ranks = 4 if name == "pipeline" else 2
     lines = output("workloads.py", name, "--size", "16", ranks=ranks).splitlines()
-    assert len(lines) == 3
-    assert [line.split()[1] for line in lines] == ["xla", "xla", "host"]
+    overlapped = ["host"] if name in ("attention", "mlp", "pipeline") else []
+    assert [line.split()[1] for line in lines] == ["xla", "xla", "host", *overlapped]
     for line in lines:
         assert float(line.split()[-1]) < 1e-5
 

@@ -109,6 +109,8 @@ class _Model:
             kind = "all_reduce" if op.kind in ROOTED else op.kind
             us, how = self._collective(kind, nbytes, op)
             return Item(op.name, op.kind, us + self.profile.launch_us, nbytes, how)
+        if op.kind == "overlapped":
+            return self._overlapped(op)
         if op.body:
             return self._fused(op)
         if self._is_chained(op):
@@ -192,6 +194,23 @@ class _Model:
         nbytes = self._kept_bytes(op)
         us += self._memory_us(nbytes) + self.profile.launch_us
         return Item(op.name, "fused", us, scattered + gathered + nbytes, how)
+
+    def _overlapped(self, op: Op) -> Item:
+        """The longest part hides the others, all but one chunk of each, where the machine computes
+        while it communicates; each chunk of each part is a launch of its own.
+        """
+        chunks: int = op.params["chunks"]
+        parts = [item for part in op.body if (item := self.item(part)) is not None]
+        launches = (chunks - 1) * len(parts) * self.profile.launch_us
+        us = sum(item.us for item in parts) + launches
+        if self.profile.overlaps and parts:
+            longest = max(item.us for item in parts)
+            us = longest + (us - launches - longest) / chunks + launches
+        else:
+            # What is read in pieces is put together again.
+            us += self._memory_us(2 * sum(map(bytes_of, op.types)))
+        nbytes = sum(item.nbytes for item in parts)
+        return Item(op.name, op.kind, us, nbytes, f"{chunks} chunks of {len(parts)} parts")
 
     def _kept_bytes(self, op: Op) -> float:
         """What a rank reads beside what is reduced, and writes beside what is gathered."""

@@ -43,7 +43,12 @@ class Digester:
         """The digest of an operation; `values` gets those of its results."""
         if op.body:
             inner = dict(values)
-            key = _hash("fused", *sorted(self._op(part, inner) for part in op.body))
+            parts = sorted(self._op(part, inner) for part in op.body)
+            if op.kind == "overlapped":
+                # Values have names that do not matter, but the order of their dimensions does.
+                dims = [op.params["dims"].get(out) for part in op.flat() for out in part.outputs]
+                parts += [str(op.params["chunks"]), str(dims)]
+            key = _hash(op.kind, *parts)
             values.update((out, _hash(key, inner[out])) for out in op.outputs)
             return key
         inputs = [self._operand(x, values) for x in op.inputs]

@@ -52,6 +52,7 @@ DGX2 = Profile(
     protocols=_RINGS_2_6 + _TREES_2_6,
     fused=_RINGS_2_6,
     network_hops=True,
+    overlaps=True,
 )
 
 _TREE_LL = (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -89,6 +90,7 @@ H100 = Profile(
     tflops=(67, 989),
     protocols=_RINGS + _TREES,
     fused=_RINGS,
+    overlaps=True,
 )
 
 H200 = Profile(

@@ -17,6 +17,9 @@ from jaxcc.schedule.verbs._pointwise import POINTWISE
 # Points past the pointwise ones that a reorder is tried at.
 _TRIES = 16
 
+# Of an overlap.
+_CHUNKS = 4
+
 
 class Move(NamedTuple):
     """One step or more, and the program that they lead to."""
@@ -27,13 +30,14 @@ class Move(NamedTuple):
 
 def moves(program: Program, slices: Sequence[str]) -> Iterator[Move]:
     """All moves: splits, to a root only where there is no other; reorders to every furthest point;
-    `as_slice` of all of `slices` that can be; and fusions of all that can be fused with a
-    reduce-scatter.
+    `as_slice` of all of `slices` that can be; fusions of all that can be fused with a
+    reduce-scatter; and overlaps of a kernel with the product that it reduces.
     """
     yield from _splits(program)
     yield from _reorders(program)
     yield from _as_slices(program, slices)
     yield from _fusions(program)
+    yield from _overlaps(program)
 
 
 def take(program: Program, step: Step) -> Program | None:
@@ -124,6 +128,24 @@ def _fusions(program: Program) -> Iterator[Move]:
             if len(names) > 1:
                 step = Step("fuse", {"names": names, "name": program.fresh("fused")})
                 yield from _move(program, step)
+
+
+def _overlaps(program: Program) -> Iterator[Move]:
+    for kernel in program.ops:
+        if kernel.kind != "fused" or not kernel.has_collective:
+            continue
+        for x in kernel.value_inputs():
+            product = program.producer(x)
+            if product is None or product.kind != "dot_general":
+                continue
+            names = (product.name, kernel.name)
+            arguments = {"names": names, "chunks": _CHUNKS, "name": program.fresh("overlapped")}
+            # A group of one could be cut along a dimension that ranks cut.
+            made = (
+                _move(program, Step("overlap", {**arguments, "dim": dim}))
+                for dim in range(len(product.types[0].shape))
+            )
+            yield from next(filter(None, map(list, made)), [])
 
 
 def _group(program: Program, scatter: Op, kinds: frozenset[str] | None = None) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class Profile:
       fused: the protocols that kernels with a collective in them can take.
       network_hops: every hop of a ring between nodes counts as one over the network, as NCCL did up
         to 2.8; otherwise only those that are.
+      overlaps: it computes while it communicates; ranks that share cores do not.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Profile:
     fused: tuple[Protocol, ...]
     network_hops: bool = False
     call_us: float = 0.0
+    overlaps: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The profile as `parse_profile` takes it."""

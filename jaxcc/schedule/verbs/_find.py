@@ -18,12 +18,13 @@ def find(program: Program, name: str, verb: str) -> Op:
     for op in program.ops:
         if op.name == name:
             return op
-    inside = next((op.name for op in program.ops for part in op.body if part.name == name), None)
+    inside = next((op for op in program.ops for part in _inside(op) if part.name == name), None)
     if inside is not None:
+        how = "fused into" if inside.kind == "fused" else "part of"
         raise ScheduleError(
             "SCHEDULE_NOT_FOUND",
-            f"{verb}: '{name}' is already fused into '{inside}'",
-            fixes=(f"take the step before the one that made '{inside}'",),
+            f"{verb}: '{name}' is already {how} '{inside.name}'",
+            fixes=(f"take the step before the one that made '{inside.name}'",),
         )
     made = ("scatter", "gather", "reduce", "broadcast")
     parts = [f"{name}.{part}" for part in made if f"{name}.{part}" in names]
@@ -35,6 +36,11 @@ def find(program: Program, name: str, verb: str) -> Op:
         f"{verb}: {program.name} on {describe_sizes(program)} has no operation '{name}'; {has}",
         fixes=("print(schedule) shows all names; jaxcc.name(x, 'label') gives one of your own",),
     )
+
+
+def _inside(op: Op) -> tuple[Op, ...]:
+    """The operations inside, groups and what they hold."""
+    return (*op.body, *(part for one in op.body for part in _inside(one)))
 
 
 def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:

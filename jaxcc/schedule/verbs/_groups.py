@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxcc.program import COLLECTIVES, Op, Operand, Program
 
@@ -14,8 +15,8 @@ def collectives_of(body: Sequence[Op]) -> list[Op]:
 
 
 def parts(op: Op) -> tuple[Op, ...]:
-    """The body of a group that is no kernel; else the operation itself."""
-    return (op,) if op.has_collective else op.flat()
+    """The body of a group that is neither a kernel nor in chunks; else the operation itself."""
+    return (op,) if op.has_collective or op.kind == "overlapped" else op.flat()
 
 
 def dissolved(program: Program, group: Collection[Op]) -> Program:
@@ -31,8 +32,19 @@ def read_outside(program: Program, body: Sequence[Op]) -> tuple[str, ...]:
     return tuple(out for op in body for out in op.outputs if out in read)
 
 
-def grouped(program: Program, body: Sequence[Op], name: str) -> Program:
+def grouped(
+    program: Program,
+    body: Sequence[Op],
+    name: str,
+    *,
+    kind: str = "fused",
+    params: Mapping[str, Any] | None = None,
+) -> Program:
     """The program with `body`, operations of it in its order, as one called `name`.
+
+    Args:
+      kind: of the one.
+      params: its parameters; for None the axes of its collectives, if it has any.
 
     Raises:
       CycleError: what lies outside depends on the body and the body on it.
@@ -43,13 +55,15 @@ def grouped(program: Program, body: Sequence[Op], name: str) -> Program:
         inputs += [x for x in op.value_inputs() if x not in made and x not in inputs]
     types, outputs = program.types(), read_outside(program, body)
     collectives = collectives_of(body)
+    if params is None:
+        params = {"axes": collectives[0].params["axes"]} if collectives else {}
     fused = Op(
         name=name,
-        kind="fused",
+        kind=kind,
         inputs=tuple(inputs),
         outputs=outputs,
         types=tuple(types[out] for out in outputs),
-        params={"axes": collectives[0].params["axes"]} if collectives else {},
+        params=params,
         body=tuple(body),
         line=body[0].line,
     )

@@ -207,3 +207,21 @@ def test_a_profile_that_is_none(content: dict[str, Any], what: str) -> None:
 
 def test_profiles_are_values() -> None:
     assert dataclasses.replace(DGX2) == DGX2 and hash(DGX2) == hash(dataclasses.replace(DGX2))
+
+
+def test_an_overlap_hides_the_shorter_part_where_the_machine_can() -> None:
+    """Between the longest part and the sum of all; on shared cores it is no cheaper."""
+
+    def f(x: Any, w: Any) -> Any:
+        return jaxcc.name(jax.lax.psum(jaxcc.name(x @ w, "product"), "tp"), "total")
+
+    typed = jaxcc.typed(mesh=mesh_of(tp=8), in_layouts=(Sliced(1), Sliced(0)))(f)
+    s = typed.schedule(*(jax.ShapeDtypeStruct((8192, 8192), "float32"),) * 2)
+    s = s.split("total").fuse("total.scatter", "total.gather", name="fused")
+    o = s.overlap("product", "fused", chunks=4)
+    for machine, hides in ((H100, True), (MACHINES["cpu"], False)):
+        apart, together = cost(s.program, machine), cost(o.program, machine)
+        parts = [one.us for one in apart.items if one.name in ("product", "fused")]
+        (item,) = (one for one in together.items if one.kind == "overlapped")
+        assert item.us > max(parts)
+        assert (together.total_us < apart.total_us) == hides
