@@ -56,12 +56,12 @@ class Applier:
         pairs: Pairs,
         sizes: Mapping[str, int],
         control: Mapping[str, ControlRule],
-        repair: Repair | None = None,
+        repairs: Sequence[Repair] = (),
     ) -> None:
         self.pairs = pairs
         self.sizes = sizes
         self.control = control
-        self.repair = repair
+        self.repairs = repairs
         self.findings: list[Finding] = []
         self.assumptions: list[str] = []
         self._memo = Memo()
@@ -97,7 +97,7 @@ class Applier:
                 made.append(held)
                 continue
             key = None
-            if not self._is_repaired(step):
+            if not self._repairs_of(step):
                 key = move_key(step, held, step.operands[index], out)
             relation = self._memo.known_move(key)
             try:
@@ -136,9 +136,9 @@ class Applier:
 
     def _left_out(self, step: Step, x: Relation) -> bool:
         """Whether a sum is left out because its operand was reduced before, by a repair."""
-        if self.repair is None or not self.repair.instead or step.op != "psum":
+        if step.op != "psum" or not any(repair.instead for repair in self.repairs):
             return False
-        done = {axis for axis, _ in self.repair.reduce}
+        done = {axis for one in self.repairs if one.instead for axis, _ in one.reduce}
         axes = axis_names(step.eqn)
         return set(axes) <= done and all(x.plain_over(axis) for axis in axes)
 
@@ -225,7 +225,7 @@ class Applier:
             return
         wholes = [pairs.at_1(slot) for slot in other.operands]
         key = key_of(step, other, helds, wholes)
-        if self._is_repaired(step):
+        if self._repairs_of(step):
             key = None
         known = self._memo.known(key)
         if known is None:
@@ -254,17 +254,17 @@ class Applier:
 
     def _repair_read(self, step: Step) -> None:
         """Changes what the step reads, for all that follows, if a repair of it says so."""
-        repair = self.repair
-        if repair is not None and repair.everywhere and self._is_repaired(step):
-            assert repair.operand is not None
-            self._repair(step.operands[repair.operand], repair)
+        for repair in self._repairs_of(step):
+            if repair.everywhere:
+                assert repair.operand is not None
+                self._repair(step.operands[repair.operand], repair)
 
     def _mended(self, step: Step, index: int, relation: Relation) -> Relation:
         """The relation of operand `index`, changed here alone if a repair of this step says so."""
-        repair = self.repair
-        if repair is None or repair.everywhere or not self._is_repaired(step):
-            return relation
-        return repair.applied(relation, self.sizes) if index == repair.operand else relation
+        for repair in self._repairs_of(step):
+            if not repair.everywhere and index == repair.operand:
+                relation = repair.applied(relation, self.sizes)
+        return relation
 
     def _repair(self, slot: Slot, repair: Repair) -> None:
         """Changes a value and what was only moved from it."""
@@ -274,9 +274,8 @@ class Applier:
                 relation = repair.applied(one.relation, self.sizes)
                 held[other] = one._replace(relation=relation, const=None)
 
-    def _is_repaired(self, step: Step) -> bool:
-        repair = self.repair
-        return repair is not None and not repair.result and repair.at == step.index
+    def _repairs_of(self, step: Step) -> Sequence[Repair]:
+        return [one for one in self.repairs if not one.result and one.at == step.index]
 
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jaxcc.layout._errors import Finding
 
 _TRIED = 8
+# Of these many findings pairs of repairs are tried, too, each of which needs walks of its own.
+_TRIED_IN_PAIRS = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Repair:
       everywhere: whether later operations that read the same value read the changed one too.
       instead: whether later sums of what every rank then holds are left out.
       last: whether it is tried only if no other one mends the program.
+      inside: the library function that the operation is a part of.
       bytes: what one rank gives to one all-reduce.
     """
 
@@ -44,6 +47,7 @@ class Repair:
     everywhere: bool = False
     instead: bool = False
     last: bool = False
+    inside: str = ""
     bytes: int = 0
 
     def applied(self, x: Relation, sizes: Mapping[str, int]) -> Relation:
@@ -65,34 +69,58 @@ class Repair:
         return [f"{fix} (one {kind} of {size_text(self.bytes)})" for fix in self.fixes]
 
 
-def with_tried_fixes(
-    findings: Sequence[Finding], walked: Callable[[Repair], Sequence[Finding]]
-) -> tuple[Finding, ...]:
-    """The findings, where of the fixes that can be tried only those are left that mend theirs.
+Walked = Callable[[tuple[Repair, ...]], "Sequence[Finding]"]
+"""Checks the program with repairs."""
 
-    `walked` checks the program with one repair.
-    """
+
+def with_tried_fixes(findings: Sequence[Finding], walked: Walked) -> tuple[Finding, ...]:
+    """The findings, where of the fixes that can be tried only those are left that mend theirs."""
     before = Counter(map(_key, findings))
     return tuple(
-        _tried(finding, before, walked) if number < _TRIED and finding.repairs else finding
+        _tried(finding, before, walked, number < _TRIED_IN_PAIRS)
+        if number < _TRIED and finding.repairs
+        else finding
         for number, finding in enumerate(findings)
     )
 
 
-def _tried(
-    finding: Finding, before: Counter[object], walked: Callable[[Repair], Sequence[Finding]]
-) -> Finding:
+def _tried(finding: Finding, before: Counter[object], walked: Walked, in_pairs: bool) -> Finding:
     tried = {fix for repair in finding.repairs for fix in repair.fixes}
     passed: list[str] = []
+
+    def mends(*repairs: Repair) -> bool:
+        after = Counter(map(_key, walked(repairs)))
+        return not after - before and after[_key(finding)] < before[_key(finding)]
+
     for repair in finding.repairs:
         if repair.last and passed:
             continue
         for one in _variants(repair):
-            after = Counter(map(_key, walked(one)))
-            if not after - before and after[_key(finding)] < before[_key(finding)]:
+            if mends(one):
                 passed += one.texts()
                 break
+    if not passed and in_pairs:
+        passed = next(
+            (_pair_text(*pair) for pair in _pairs(finding, walked) if mends(*pair)), passed
+        )
     return replace(finding, fixes=(*passed, *(fix for fix in finding.fixes if fix not in tried)))
+
+
+def _pairs(finding: Finding, walked: Walked) -> Iterator[tuple[Repair, Repair]]:
+    """Each reduction, with one that is missing where it is done."""
+    for repair in finding.repairs:
+        if repair.reduce:
+            one = _variants(repair)[0]
+            for left in walked((one,)):
+                for other in left.repairs:
+                    if other.reduce and (other.at, other.result) != (one.at, one.result):
+                        yield one, _variants(other)[0]
+
+
+def _pair_text(one: Repair, other: Repair) -> list[str]:
+    (first, *_), (second, *_) = one.texts(), other.texts()
+    where = f"in a {one.inside.lstrip('_')} of your own: " if one.inside else ""
+    return [f"{where}{first}, and {second}"]
 
 
 def _variants(repair: Repair) -> list[Repair]:
