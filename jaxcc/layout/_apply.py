@@ -67,8 +67,17 @@ class Applier:
         self._memo = Memo()
 
     def report(self, findings: Sequence[Finding]) -> None:
-        """Adds what is not yet reported."""
-        self.findings += [finding for finding in findings if finding not in self.findings]
+        """Adds what is not yet reported; of what is, its place, where it has to be mended too."""
+        for finding in findings:
+            if finding not in self.findings:
+                self.findings.append(finding)
+                continue
+            at = self.findings.index(finding)
+            known = self.findings[at]
+            if known is not finding and len(known.repairs) == len(finding.repairs):
+                pairs = zip(known.repairs, finding.repairs, strict=True)
+                repairs = tuple(one.with_places_of(other) for one, other in pairs)
+                self.findings[at] = replace(known, repairs=repairs)
 
     def assume(self, claim: str) -> None:
         """Adds a claim that is taken on trust, for the report."""
@@ -275,7 +284,7 @@ class Applier:
                 held[other] = one._replace(relation=relation, const=None)
 
     def _repairs_of(self, step: Step) -> Sequence[Repair]:
-        return [one for one in self.repairs if not one.result and one.at == step.index]
+        return [one for one in self.repairs if one.changes(step.index)]
 
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""

@@ -30,6 +30,7 @@ class Repair:
       reduce: the all-reduces to do first, by axis.
       factor: what to multiply by then.
       at: the operation's place in the program, or that of the result.
+      also: the places of other operations of which the same is to be said.
       result: whether it is a result that is changed.
       everywhere: whether later operations that read the same value read the changed one too.
       instead: whether later sums of what every rank then holds are left out.
@@ -43,12 +44,22 @@ class Repair:
     reduce: tuple[tuple[str, ReduceOp], ...] = ()
     factor: float = 1.0
     at: int = -1
+    also: tuple[int, ...] = ()
     result: bool = False
     everywhere: bool = False
     instead: bool = False
     last: bool = False
     inside: str = ""
     bytes: int = 0
+
+    def changes(self, at: int, *, result: bool = False) -> bool:
+        """Whether it is about the operation, or the result, of this place."""
+        return self.result == result and (at == self.at or at in self.also)
+
+    def with_places_of(self, other: Repair) -> Repair:
+        """This one, made where `other` is, too."""
+        places = dict.fromkeys((*self.also, other.at, *other.also))
+        return replace(self, also=tuple(at for at in places if at != self.at))
 
     def applied(self, x: Relation, sizes: Mapping[str, int]) -> Relation:
         """The relation after the change."""
@@ -75,16 +86,18 @@ Walked = Callable[[tuple[Repair, ...]], "Sequence[Finding]"]
 
 def with_tried_fixes(findings: Sequence[Finding], walked: Walked) -> tuple[Finding, ...]:
     """The findings, where of the fixes that can be tried only those are left that mend theirs."""
-    before = Counter(map(_key, findings))
     return tuple(
-        _tried(finding, before, walked, number < _TRIED_IN_PAIRS)
+        _tried(finding, findings, walked, number < _TRIED_IN_PAIRS)
         if number < _TRIED and finding.repairs
         else finding
         for number, finding in enumerate(findings)
     )
 
 
-def _tried(finding: Finding, before: Counter[object], walked: Walked, in_pairs: bool) -> Finding:
+def _tried(
+    finding: Finding, findings: Sequence[Finding], walked: Walked, in_pairs: bool
+) -> Finding:
+    before = Counter(map(_key, findings))
     tried = {fix for repair in finding.repairs for fix in repair.fixes}
     passed: list[str] = []
 
@@ -100,21 +113,21 @@ def _tried(finding: Finding, before: Counter[object], walked: Walked, in_pairs: 
                 passed += one.texts()
                 break
     if not passed and in_pairs:
-        passed = next(
-            (_pair_text(*pair) for pair in _pairs(finding, walked) if mends(*pair)), passed
-        )
+        pairs = _pairs(finding, findings, walked)
+        passed = next((_pair_text(*pair) for pair in pairs if mends(*pair)), passed)
     return replace(finding, fixes=(*passed, *(fix for fix in finding.fixes if fix not in tried)))
 
 
-def _pairs(finding: Finding, walked: Walked) -> Iterator[tuple[Repair, Repair]]:
+def _pairs(
+    finding: Finding, findings: Sequence[Finding], walked: Walked
+) -> Iterator[tuple[Repair, Repair]]:
     """Each reduction, with one that is missing where it is done."""
     for repair in finding.repairs:
         if repair.reduce:
             one = _variants(repair)[0]
             for left in walked((one,)):
-                for other in left.repairs:
-                    if other.reduce and (other.at, other.result) != (one.at, one.result):
-                        yield one, _variants(other)[0]
+                if left not in findings:
+                    yield from ((one, _variants(two)[0]) for two in left.repairs if two.reduce)
 
 
 def _pair_text(one: Repair, other: Repair) -> list[str]:

@@ -130,7 +130,7 @@ def _output(
         relation = applier.pairs.related(held, applier.pairs.at_1(whole))
         relation = settled_value(relation, name, applier.sizes)
         for repair in applier.repairs:
-            if repair.result and repair.at == index:
+            if repair.changes(index, result=True):
                 relation = repair.applied(relation, applier.sizes)
         require_same_dtype(slot, whole, f"{name} is")
     except Refused as refused:
