@@ -171,7 +171,7 @@ class Applier:
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
-                made.append(self.pairs.alone(out))
+                made.append(self.pairs.alone(out, step))
             else:
                 moved = whole.moved or dims != whole.dims
                 made.append(Whole(whole.base, dims, whole.const, moved))
@@ -189,7 +189,7 @@ class Applier:
     def unmatched_at_1(self, step: Step) -> None:
         """A computing step that only stands on the group of one."""
         for slot in step.results:
-            self.pairs.whole[slot] = self.pairs.alone(slot)
+            self.pairs.whole[slot] = self.pairs.alone(slot, step)
 
     def _folded(self, step: Step) -> bool:
         rule = computing_rule_of(step.op)

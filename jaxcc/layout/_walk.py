@@ -134,7 +134,9 @@ def _output(
                 relation = repair.applied(relation, applier.sizes)
         require_same_dtype(slot, whole, f"{name} is")
     except Refused as refused:
-        applier.report((applier.finding(refused, held.origin.line, ()),))
+        alone = applier.pairs.origin_alone(applier.pairs.at_1(whole))
+        line = held.origin.line or (alone.line if alone else None)
+        applier.report((applier.finding(refused, line, ()),))
         return None, None
     layout, findings = check_output(
         name, relation, whole.shape, declared, applier.sizes, held, slot
