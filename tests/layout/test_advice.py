@@ -217,6 +217,13 @@ def test_ids_and_a_slice_of_a_vocabulary() -> None:
     assert "8 on n ranks and 32 on one" in text
     assert "mine = ids - jax.lax.axis_index(axis) * rows" in text
 
+    def by_division(ids, table):
+        own = ids // table.shape[0] == lax.axis_index("tp")
+        return lax.psum(jnp.where(own, 1, 0), "tp")
+
+    text = message(by_division, ids, table, ins=(Replicated, Sliced(0)))
+    assert "mine = ids - jax.lax.axis_index(axis) * rows" in text
+
     def right(ids, table, positions):
         mine = ids[:, None] == positions[None]
         return lax.psum(mine.astype(table.dtype) @ table, "tp")
