@@ -51,9 +51,9 @@ class Finding:
         """The results' names, with the line of each that has another one; or the operands."""
         shown: list[str] = []
         for other in others[:_LISTED]:
-            line = other.line
-            same = line is None or str(line) == str(self.line)
-            where = "" if same else f" ({os.path.basename(line.file)}:{line.line})"
+            line, where = other.line, ""
+            if line is not None and str(line) != str(self.line):
+                where = f" ({os.path.basename(line.file)}:{line.line})"
             operand = other.operands[0].partition(": ")[2] if other.operands else "the same"
             shown.append(f"{other.result or operand}{where}")
         return "; ".join(shown) + ("; ..." if len(others) > _LISTED else "")
