@@ -86,7 +86,8 @@ def bound_arrays(
 
 def _takes_nothing(function: Any) -> bool:
     """Whether it is a plain function that can only be called without arguments."""
-    plain = inspect.isfunction(function) and not layouts_from_annotations(function)[0]
+    own = inspect.isfunction(function) or inspect.ismethod(function)
+    plain = own and not layouts_from_annotations(function)[0]
     return plain and not inspect.signature(function).parameters
 
 
@@ -101,20 +102,26 @@ def _own_report(target: str, function: Callable[[], Any]) -> LayoutReport:
 
 
 def find_target(target: str) -> Any:
-    """What `module:function` names, imported from the current folder, too."""
-    name, colon, attribute = target.partition(":")
-    if not (colon and attribute and all(part.isidentifier() for part in name.split("."))):
-        raise UsageError(f"{target!r} is not MODULE:FUNCTION, such as mymodule:step")
+    """What `module:function` or `module:instance.method` names, imported from the current folder,
+    too.
+    """
+    name, _, path = target.partition(":")
+    if not all(part.isidentifier() for part in (*name.split("."), *path.split("."))):
+        raise UsageError(
+            f"{target!r} is not MODULE:FUNCTION, such as mymodule:step or mymodule:model.step"
+        )
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(name)
     # Whatever the user's module raises, SystemExit too, is an answer about it.
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {name}: {_what(error)}{_where(error)}") from None
-    function = getattr(module, attribute, None)
-    if function is None:
-        raise UsageError(f"{name} has no {attribute}")
-    return function
+    found: Any = module
+    for attribute in path.split("."):
+        found = getattr(found, attribute, None)
+        if found is None:
+            raise UsageError(f"{name} has no {path}")
+    return found
 
 
 def typed_target(
@@ -128,6 +135,11 @@ def typed_target(
                 "or decorate it with @jaxcc.typed"
             )
         function = jaxcc.typed()(function)
+    if "self" in inspect.signature(function).parameters:
+        raise UsageError(
+            f"{target} has no instance for its parameter 'self'; name the method of an instance in "
+            "the module, such as mymodule:model.step, that is not decorated inside its class"
+        )
     if sizes is not None:
         axis_types = (AxisType.Auto,) * len(sizes)
         return function.over(AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types))

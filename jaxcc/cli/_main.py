@@ -86,6 +86,17 @@ def _mesh(text: str) -> dict[str, int]:
     return sizes
 
 
+class _OneMesh(argparse.Action):
+    """Joins the axes of several options: `--mesh dp=2 --mesh tp=4` is `--mesh dp=2,tp=4`."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        sizes: dict[str, int] = dict(getattr(namespace, self.dest) or {})
+        twice = [axis for axis in values if axis in sizes]
+        if twice:
+            raise argparse.ArgumentError(self, f"the axis {twice[0]!r} is given twice")
+        setattr(namespace, self.dest, sizes | values)
+
+
 def _demo(args: argparse.Namespace) -> int:
     force_host_devices(args.ranks)
     from jaxcc.cli.demo import Settings, run
@@ -205,7 +216,9 @@ def _parser() -> argparse.ArgumentParser:
         "jaxcc check layer:layer --mesh tp=4",
     )
     check.epilog = _CHECK_EXAMPLE
-    check.add_argument("target", metavar="MODULE:FUNCTION", help="where the function is")
+    check.add_argument(
+        "target", metavar="MODULE:FUNCTION", help="where the function is, or MODULE:INSTANCE.METHOD"
+    )
     _add_program(check, "check for")
 
     tune = command(
@@ -234,6 +247,7 @@ def _add_program(parser: argparse.ArgumentParser, purpose: str) -> None:
     parser.add_argument(
         "--mesh",
         type=_mesh,
+        action=_OneMesh,
         metavar="AXIS=N[,AXIS=N...]",
         help=f"the mesh to {purpose}, in the place of the function's own",
     )

@@ -56,19 +56,28 @@ class Applier:
         pairs: Pairs,
         sizes: Mapping[str, int],
         control: Mapping[str, ControlRule],
-        repair: Repair | None = None,
+        repairs: Sequence[Repair] = (),
     ) -> None:
         self.pairs = pairs
         self.sizes = sizes
         self.control = control
-        self.repair = repair
+        self.repairs = repairs
         self.findings: list[Finding] = []
         self.assumptions: list[str] = []
         self._memo = Memo()
 
     def report(self, findings: Sequence[Finding]) -> None:
-        """Adds what is not yet reported."""
-        self.findings += [finding for finding in findings if finding not in self.findings]
+        """Adds what is not yet reported; of what is, its place, where it has to be mended too."""
+        for finding in findings:
+            if finding not in self.findings:
+                self.findings.append(finding)
+                continue
+            at = self.findings.index(finding)
+            known = self.findings[at]
+            if known is not finding and len(known.repairs) == len(finding.repairs):
+                pairs = zip(known.repairs, finding.repairs, strict=True)
+                repairs = tuple(one.with_places_of(other) for one, other in pairs)
+                self.findings[at] = replace(known, repairs=repairs)
 
     def assume(self, claim: str) -> None:
         """Adds a claim that is taken on trust, for the report."""
@@ -97,7 +106,7 @@ class Applier:
                 made.append(held)
                 continue
             key = None
-            if not self._is_repaired(step):
+            if not self._repairs_of(step):
                 key = move_key(step, held, step.operands[index], out)
             relation = self._memo.known_move(key)
             try:
@@ -136,9 +145,9 @@ class Applier:
 
     def _left_out(self, step: Step, x: Relation) -> bool:
         """Whether a sum is left out because its operand was reduced before, by a repair."""
-        if self.repair is None or not self.repair.instead or step.op != "psum":
+        if step.op != "psum" or not any(repair.instead for repair in self.repairs):
             return False
-        done = {axis for axis, _ in self.repair.reduce}
+        done = {axis for one in self.repairs if one.instead for axis, _ in one.reduce}
         axes = axis_names(step.eqn)
         return set(axes) <= done and all(x.plain_over(axis) for axis in axes)
 
@@ -162,7 +171,7 @@ class Applier:
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
-                made.append(self.pairs.alone(out))
+                made.append(self.pairs.alone(out, step))
             else:
                 moved = whole.moved or dims != whole.dims
                 made.append(Whole(whole.base, dims, whole.const, moved))
@@ -180,7 +189,7 @@ class Applier:
     def unmatched_at_1(self, step: Step) -> None:
         """A computing step that only stands on the group of one."""
         for slot in step.results:
-            self.pairs.whole[slot] = self.pairs.alone(slot)
+            self.pairs.whole[slot] = self.pairs.alone(slot, step)
 
     def _folded(self, step: Step) -> bool:
         rule = computing_rule_of(step.op)
@@ -225,7 +234,7 @@ class Applier:
             return
         wholes = [pairs.at_1(slot) for slot in other.operands]
         key = key_of(step, other, helds, wholes)
-        if self._is_repaired(step):
+        if self._repairs_of(step):
             key = None
         known = self._memo.known(key)
         if known is None:
@@ -254,17 +263,17 @@ class Applier:
 
     def _repair_read(self, step: Step) -> None:
         """Changes what the step reads, for all that follows, if a repair of it says so."""
-        repair = self.repair
-        if repair is not None and repair.everywhere and self._is_repaired(step):
-            assert repair.operand is not None
-            self._repair(step.operands[repair.operand], repair)
+        for repair in self._repairs_of(step):
+            if repair.everywhere:
+                assert repair.operand is not None
+                self._repair(step.operands[repair.operand], repair)
 
     def _mended(self, step: Step, index: int, relation: Relation) -> Relation:
         """The relation of operand `index`, changed here alone if a repair of this step says so."""
-        repair = self.repair
-        if repair is None or repair.everywhere or not self._is_repaired(step):
-            return relation
-        return repair.applied(relation, self.sizes) if index == repair.operand else relation
+        for repair in self._repairs_of(step):
+            if not repair.everywhere and index == repair.operand:
+                relation = repair.applied(relation, self.sizes)
+        return relation
 
     def _repair(self, slot: Slot, repair: Repair) -> None:
         """Changes a value and what was only moved from it."""
@@ -274,9 +283,8 @@ class Applier:
                 relation = repair.applied(one.relation, self.sizes)
                 held[other] = one._replace(relation=relation, const=None)
 
-    def _is_repaired(self, step: Step) -> bool:
-        repair = self.repair
-        return repair is not None and not repair.result and repair.at == step.index
+    def _repairs_of(self, step: Step) -> Sequence[Repair]:
+        return [one for one in self.repairs if one.changes(step.index)]
 
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""

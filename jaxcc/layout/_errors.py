@@ -4,6 +4,8 @@ to do."""
 from __future__ import annotations
 
 import linecache
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,13 @@ from jaxcc._compat import SourceLine
 if TYPE_CHECKING:
     from jaxcc.layout._repair import Repair
 
+_LISTED = 8
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong: `code` is its entry in the catalogue, `what` one sentence about this
-    case."""
+    case, `result` what messages call the result that is wrong, if one is."""
 
     code: str
     what: str
@@ -25,9 +29,11 @@ class Finding:
     because: str = ""
     fixes: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = field(default=(), compare=False, repr=False)
+    result: str = ""
 
-    def render(self) -> str:
-        """The finding as text: headline, source line with a caret, operands, reason, fixes."""
+    def render(self, others: Sequence[Finding] = ()) -> str:
+        """The finding as text: headline, source line with a caret, operands, reason, fixes; and
+        the other results of which it says the same."""
         parts = [f"[{self.code}] {self.what}"]
         if self.line is not None:
             parts.append(_frame(self.line))
@@ -37,7 +43,30 @@ class Finding:
         if self.because:
             parts.append(f"  because: {self.because}")
         parts += [f"  fix: {fix}" for fix in self.fixes]
+        if others:
+            parts.append(f"  and {len(others)} more: {self._listed(others)}")
         return "\n".join(parts)
+
+    def _listed(self, others: Sequence[Finding]) -> str:
+        """The results' names, with the line of each that has another one; or the operands."""
+        shown: list[str] = []
+        for other in others[:_LISTED]:
+            line, where = other.line, ""
+            if line is not None and str(line) != str(self.line):
+                where = f" ({os.path.basename(line.file)}:{line.line})"
+            operand = other.operands[0].partition(": ")[2] if other.operands else "the same"
+            shown.append(f"{other.result or operand}{where}")
+        return "; ".join(shown) + ("; ..." if len(others) > _LISTED else "")
+
+    def alike(self) -> object:
+        """What findings have in common that say the same of several results, or of several values
+        of one line, such as the gradients in an optimizer; types and costs may differ.
+        """
+        fixes = tuple(fix.partition(" (one all-reduce")[0] for fix in self.fixes)
+        if self.result:
+            return self.code, self.what.replace(self.result, ""), self.because, fixes
+        line = self.line and (self.line.file, self.line.line, self.line.column)
+        return self.code, self.what, self.because, fixes, line
 
 
 def _frame(line: SourceLine) -> str:
@@ -79,7 +108,10 @@ class JaxccError(Exception):
         return self.findings[0].code
 
     def __str__(self) -> str:
-        return "\n\n".join(finding.render() for finding in self.findings)
+        alike: dict[object, list[Finding]] = {}
+        for finding in self.findings:
+            alike.setdefault(finding.alike(), []).append(finding)
+        return "\n\n".join(first.render(others) for first, *others in alike.values())
 
 
 class LayoutError(JaxccError, TypeError):

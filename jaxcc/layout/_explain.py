@@ -81,7 +81,12 @@ def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:
     if step is None or step.index < 0:
         return ()
     return tuple(
-        replace(repair, at=step.index, bytes=bytes_of(step.operands[repair.operand]))
+        replace(
+            repair,
+            at=step.index,
+            inside=step.shown if step.shown != step.op else "",
+            bytes=bytes_of(step.operands[repair.operand]),
+        )
         for repair in repairs
         if repair.operand is not None
     )

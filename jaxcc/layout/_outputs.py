@@ -112,7 +112,7 @@ class _Output:
         line = where.line or self.held.origin.line
         operand = f"{self.name}: {self.type} {text}, {where.describe()}"
         fixes = (*(fix for repair in repairs for fix in repair.fixes), *fixes)
-        return Finding(code, what, line, (operand,), because, fixes, repairs)
+        return Finding(code, what, line, (operand,), because, fixes, repairs, self.name)
 
     def against(self, axis: str, declared: Layout) -> Finding | None:
         """What is wrong over one axis, apart from digits and scale."""

@@ -20,7 +20,7 @@ from jaxcc.layout._relation import (
     seen_through,
 )
 from jaxcc.layout._rules import Refused
-from jaxcc.layout._values import Held, Origin, Whole
+from jaxcc.layout._values import Held, Origin, Whole, origin_of
 
 
 def _literal(shape: Sequence[int], pair: tuple[Any, Any]) -> Relation:
@@ -37,6 +37,8 @@ class Pairs:
         self.held: dict[Slot, Held] = {}
         self.whole: dict[Slot, Whole] = {}
         self._bases = 0
+        # What only the group of one computes, by the base of each such value.
+        self._alone: dict[int, Origin] = {}
 
     def new_base(self) -> int:
         """A number for a new matched pair, or for a value without a partner."""
@@ -65,9 +67,18 @@ class Pairs:
         )
         self.held[slot] = Held(self.new_base(), None, origin, origin, findings=(finding,))
 
-    def alone(self, slot: Slot) -> Whole:
-        """A value of the group of one that nothing at n is related to, unless it is a number."""
-        return Whole(self.new_base(), whole_dims(slot.shape), number_of(slot.value))
+    def alone(self, slot: Slot, step: Step | None = None) -> Whole:
+        """A value of the group of one, made by `step` there, that nothing at n is related to,
+        unless it is a number.
+        """
+        base = self.new_base()
+        if step is not None:
+            self._alone[base] = origin_of(step)
+        return Whole(base, whole_dims(slot.shape), number_of(slot.value))
+
+    def origin_alone(self, whole: Whole) -> Origin | None:
+        """What made a value that only the group of one computes."""
+        return self._alone.get(whole.base)
 
     def at_n(self, slot: Slot) -> Held:
         """What is known of a value at n; literals are met here for the first time."""
@@ -101,10 +112,12 @@ class Pairs:
         if held.const is not None and whole.const is not None:
             return _literal(held.relation.shape, (held.const, whole.const))
         if held.base != whole.base:
+            made = self.origin_alone(whole)
+            has = f"what a group of one has there is {made.describe()}: " if made else ""
             raise Refused(
                 "LAYOUT_STRUCTURE",
                 f"{held.origin.name} is not the value that a group of one has in this place",
-                because="the program takes another path on one rank than on n",
+                because=f"{has}the program takes another path on one rank than on n",
                 fixes=(
                     "let the path not depend on the group's size: a slice of what is a whole block "
                     "on n ranks does nothing there, but cuts on one",

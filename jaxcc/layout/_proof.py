@@ -97,13 +97,13 @@ def _walked(
 ) -> WalkResult:
     """The walk of a program that is accepted; else the error shows the fixes that mend it."""
 
-    def walked(repair: Repair | None = None) -> WalkResult:
-        return walk(at_n, alone, program.layouts, program.names, outs, program.out_names, repair)
+    def walked(repairs: tuple[Repair, ...] = ()) -> WalkResult:
+        return walk(at_n, alone, program.layouts, program.names, outs, program.out_names, repairs)
 
     found = walked()
     if found.findings:
         raise LayoutError.of(
-            with_tried_fixes(found.findings, lambda repair: walked(repair).findings)
+            with_tried_fixes(found.findings, lambda repairs: walked(repairs).findings)
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jaxcc.layout._errors import Finding
 
 _TRIED = 8
+# Of these many findings pairs of repairs are tried, too, each of which needs walks of its own.
+_TRIED_IN_PAIRS = 2
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,12 @@ class Repair:
       reduce: the all-reduces to do first, by axis.
       factor: what to multiply by then.
       at: the operation's place in the program, or that of the result.
+      also: the places of other operations of which the same is to be said.
       result: whether it is a result that is changed.
       everywhere: whether later operations that read the same value read the changed one too.
       instead: whether later sums of what every rank then holds are left out.
       last: whether it is tried only if no other one mends the program.
+      inside: the library function that the operation is a part of.
       bytes: what one rank gives to one all-reduce.
     """
 
@@ -40,11 +44,22 @@ class Repair:
     reduce: tuple[tuple[str, ReduceOp], ...] = ()
     factor: float = 1.0
     at: int = -1
+    also: tuple[int, ...] = ()
     result: bool = False
     everywhere: bool = False
     instead: bool = False
     last: bool = False
+    inside: str = ""
     bytes: int = 0
+
+    def changes(self, at: int, *, result: bool = False) -> bool:
+        """Whether it is about the operation, or the result, of this place."""
+        return self.result == result and (at == self.at or at in self.also)
+
+    def with_places_of(self, other: Repair) -> Repair:
+        """This one, made where `other` is, too."""
+        places = dict.fromkeys((*self.also, other.at, *other.also))
+        return replace(self, also=tuple(at for at in places if at != self.at))
 
     def applied(self, x: Relation, sizes: Mapping[str, int]) -> Relation:
         """The relation after the change."""
@@ -65,34 +80,60 @@ class Repair:
         return [f"{fix} (one {kind} of {size_text(self.bytes)})" for fix in self.fixes]
 
 
-def with_tried_fixes(
-    findings: Sequence[Finding], walked: Callable[[Repair], Sequence[Finding]]
-) -> tuple[Finding, ...]:
-    """The findings, where of the fixes that can be tried only those are left that mend theirs.
+Walked = Callable[[tuple[Repair, ...]], "Sequence[Finding]"]
+"""Checks the program with repairs."""
 
-    `walked` checks the program with one repair.
-    """
-    before = Counter(map(_key, findings))
+
+def with_tried_fixes(findings: Sequence[Finding], walked: Walked) -> tuple[Finding, ...]:
+    """The findings, where of the fixes that can be tried only those are left that mend theirs."""
     return tuple(
-        _tried(finding, before, walked) if number < _TRIED and finding.repairs else finding
+        _tried(finding, findings, walked, number < _TRIED_IN_PAIRS)
+        if number < _TRIED and finding.repairs
+        else finding
         for number, finding in enumerate(findings)
     )
 
 
 def _tried(
-    finding: Finding, before: Counter[object], walked: Callable[[Repair], Sequence[Finding]]
+    finding: Finding, findings: Sequence[Finding], walked: Walked, in_pairs: bool
 ) -> Finding:
+    before = Counter(map(_key, findings))
     tried = {fix for repair in finding.repairs for fix in repair.fixes}
     passed: list[str] = []
+
+    def mends(*repairs: Repair) -> bool:
+        after = Counter(map(_key, walked(repairs)))
+        return not after - before and after[_key(finding)] < before[_key(finding)]
+
     for repair in finding.repairs:
         if repair.last and passed:
             continue
         for one in _variants(repair):
-            after = Counter(map(_key, walked(one)))
-            if not after - before and after[_key(finding)] < before[_key(finding)]:
+            if mends(one):
                 passed += one.texts()
                 break
+    if not passed and in_pairs:
+        pairs = _pairs(finding, findings, walked)
+        passed = next((_pair_text(*pair) for pair in pairs if mends(*pair)), passed)
     return replace(finding, fixes=(*passed, *(fix for fix in finding.fixes if fix not in tried)))
+
+
+def _pairs(
+    finding: Finding, findings: Sequence[Finding], walked: Walked
+) -> Iterator[tuple[Repair, Repair]]:
+    """Each reduction, with one that is missing where it is done."""
+    for repair in finding.repairs:
+        if repair.reduce:
+            one = _variants(repair)[0]
+            for left in walked((one,)):
+                if left not in findings:
+                    yield from ((one, _variants(two)[0]) for two in left.repairs if two.reduce)
+
+
+def _pair_text(one: Repair, other: Repair) -> list[str]:
+    (first, *_), (second, *_) = one.texts(), other.texts()
+    where = f"in a {one.inside.lstrip('_')} of your own: " if one.inside else ""
+    return [f"{where}{first}, and {second}"]
 
 
 def _variants(repair: Repair) -> list[Repair]:

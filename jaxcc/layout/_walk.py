@@ -66,7 +66,7 @@ def walk(
     in_names: Sequence[str],
     out_layouts: Sequence[LayoutMap] | None,
     out_names: Sequence[str] = (),
-    repair: Repair | None = None,
+    repairs: Sequence[Repair] = (),
 ) -> WalkResult:
     """Relates the values of `trace_n` to those of `trace_1`, where every axis has size 1.
 
@@ -77,11 +77,11 @@ def walk(
       in_names: what messages call each input.
       out_layouts: for each output; None infers them.
       out_names: what messages call each output.
-      repair: a change to the program at n to be tried.
+      repairs: changes to the program at n to be tried.
     """
     pairs = Pairs()
     n, one = flatten(trace_n), flatten(trace_1)
-    applier = Applier(pairs, trace_n.sizes, CONTROL, repair)
+    applier = Applier(pairs, trace_n.sizes, CONTROL, repairs)
     for slot, whole, layout, name in zip(n.inputs, one.inputs, in_layouts, in_names, strict=True):
         relation = from_layout(layout, whole.shape, trace_n.sizes)
         origin = Origin(None, f"argument {name!r}", f"{name!r}")
@@ -129,12 +129,14 @@ def _output(
     try:
         relation = applier.pairs.related(held, applier.pairs.at_1(whole))
         relation = settled_value(relation, name, applier.sizes)
-        repair = applier.repair
-        if repair is not None and repair.result and repair.at == index:
-            relation = repair.applied(relation, applier.sizes)
+        for repair in applier.repairs:
+            if repair.changes(index, result=True):
+                relation = repair.applied(relation, applier.sizes)
         require_same_dtype(slot, whole, f"{name} is")
     except Refused as refused:
-        applier.report((applier.finding(refused, held.origin.line, ()),))
+        alone = applier.pairs.origin_alone(applier.pairs.at_1(whole))
+        line = held.origin.line or (alone.line if alone else None)
+        applier.report((applier.finding(refused, line, ()),))
         return None, None
     layout, findings = check_output(
         name, relation, whole.shape, declared, applier.sizes, held, slot

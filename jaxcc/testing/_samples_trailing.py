@@ -245,9 +245,22 @@ def _generated(key: Array) -> list[Array]:
     return [key + 1, words]
 
 
-def _gammas(key: Array, shape: Array) -> list[Array]:
-    rng = np.random.default_rng(_words(key))
-    return [rng.gamma(np.abs(shape))]
+def _gammas(keys: Array, shapes: Array) -> list[Array]:
+    """Numbers of which each key makes its own, for every place among those it stands for."""
+    words = _words(keys).reshape(*keys.shape, *[1] * (shapes.ndim - keys.ndim))
+    places = np.arange(math.prod(shapes.shape[keys.ndim :])).reshape(shapes.shape[keys.ndim :])
+    return [np.sin(words / 2**20 + 7.0 * places) * shapes**2]
+
+
+_GAMMAS_OF_ONE = _whole_only(_gammas, (), (4, 6))
+_GAMMAS_OF_MANY = trailing(_gammas, (), (3,))
+
+
+def _gamma(rng: Rng) -> Sample:
+    """One key or many, some of them of a kind of key that has to be whole."""
+    made = (_GAMMAS_OF_ONE if rng.random() < 0.3 else _GAMMAS_OF_MANY)(rng)
+    impl = "key<fry>" if rng.random() < 0.8 else "key<rbg>"
+    return replace(made, dtypes=(impl, "float64"))
 
 
 def _ragged(rng: Rng) -> Sample:
@@ -318,7 +331,7 @@ SAMPLERS: Mapping[str, Sampler] = {
     "random_split": _keys(_children, shape=(2,)),
     "random_unwrap": trailing(_halves, ()),
     "random_wrap": trailing(lambda a: np.sin(a).sum(-1), (2,)),
-    "random_gamma": _whole_only(_gammas, (), (4, 6)),
+    "random_gamma": _gamma,
     "rng_bit_generator": _whole_only(_generated, (4,), shape=(4, 3)),
     "threefry2x32": trailing(_hash, (), (), (), ()),
     "iota_2x32_shape": _counters,

@@ -82,6 +82,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "m:f", "f32[8]", "--rank-count", "4"], "jaxcc check: error: unrecognized"),
         (["check", "m:f", "--mesh", "tp"], "'tp' is not a mesh such as tp=4"),
         (["check", "m:f", "--mesh", "tp=2,tp=4"], "'tp=2,tp=4' is not a mesh"),
+        (["check", "m:f", "--mesh", "tp=2", "--mesh", "dp=2,tp=4"], "'tp' is given twice"),
         (["check", "m:f", "--mesh", "tp=0"], "'tp=0' is not a mesh"),
         (["check", "m:f", "--mesh", "4=4"], "'4=4' is not a mesh"),
     ],
@@ -102,8 +103,10 @@ def test_wrong_usage_is_told_and_exits_with_2(
     [
         (["check", "no_colon"], "'no_colon' is not MODULE:FUNCTION"),
         (["check", ".m:f"], "'.m:f' is not MODULE:FUNCTION"),
+        (["check", "m:f."], "'m:f.' is not MODULE:FUNCTION"),
         (["check", "no_such_module:f"], "no_such_module"),
         (["check", "json:no_such_function"], "json has no no_such_function"),
+        (["check", "json:JSONEncoder.no_such_method"], "json has no JSONEncoder.no_such_method"),
         (["check", "json:dumps"], "@jaxcc.typed"),
     ],
 )
@@ -248,6 +251,26 @@ def noisy(k: Annotated[Key[Array, ""], Replicated], x: Annotated[Float[Array, "8
     return x * jax.random.normal(k)
 
 typed = jaxcc.typed(mesh=mesh)(named)
+
+class Model:
+    def __init__(self, ranks: int):
+        self.ranks = ranks
+
+    def mean(self, x: Annotated[Float[Array, "12"], on(tp=Sliced(0))]) -> Any:
+        return jax.lax.psum(x.sum(), "tp") / self.ranks
+
+    @jaxcc.typed
+    def decorated(self, x: Annotated[Float[Array, "12"], Sliced(0)]) -> Any:
+        return x
+
+    def report(self):
+        x = jax.ShapeDtypeStruct((12,), "float32")
+        return jaxcc.check(self.mean, x, mesh=mesh, in_layouts=on(tp=Sliced(0)))
+
+class Models:
+    right = Model(1)
+
+right = Models.right
 """
 
 TYPES = ("f32[4,8]", "float32[8, 6]", "f32[6]")
@@ -389,6 +412,13 @@ def test_a_mesh_in_the_place_of_the_functions_own(
     assert "'tp', but the mesh has rows" in capsys.readouterr().out
 
 
+def test_check_of_what_an_instance_has(annotated: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("right.mean", "Models.right.mean"):
+        assert main(["check", f"{annotated}:{path}", "--mesh", "dp=3", "--mesh", "tp=2"]) == 0
+        assert capsys.readouterr().out.startswith("rank-invariant for dp=3, tp=2 (")
+    assert main(["check", f"{annotated}:right.report"]) == 0
+
+
 def test_all_findings_are_in_the_document(
     annotated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -415,6 +445,8 @@ def test_a_check_of_the_users_own(program: str, capsys: pytest.CaptureFixture[st
         (["named", "f32[2,4]"], "has no mesh; give one, for example --mesh tp=4"),
         (["bare", "f32[2,4]", "--mesh", "tp=2"], "has no layouts; annotate its parameters"),
         (["mesh", "f32[2,4]", "--mesh", "tp=2"], "has no layouts"),
+        (["Model.mean", "--mesh", "tp=2"], "has no instance for its parameter 'self'"),
+        (["right.decorated", "--mesh", "tp=2"], "has no instance for its parameter 'self'"),
     ],
 )
 def test_what_a_check_needs(

@@ -56,6 +56,28 @@ def test_a_sum_that_comes_too_late() -> None:
     accepted(lambda x: jnp.tanh(lax.psum(x.sum(0), "tp")), X, ins=(Sliced(0),), outs=Replicated)
 
 
+def deviation(x, finish=lambda mean: mean):
+    mean = finish(x.mean(0))
+    return jnp.sqrt(finish(((x - mean) ** 2).mean(0)))
+
+
+def test_two_reductions_that_are_missing() -> None:
+    text = message(deviation, X, ins=(Sliced(0),), outs=Replicated)
+    cost = "(one all-reduce of 64 B)"
+    both = [f"jax.lax.pmean(..., 'tp') before {op} {cost}" for op in ("sub", "sqrt")]
+    assert f"fix: {', and '.join(both)}\n" in f"{text}\n"
+    accepted(lambda x: deviation(x, pmean), X, ins=(Sliced(0),), outs=Replicated)
+    text = message(lambda x: x.std(0), X, ins=(Sliced(0),), outs=Replicated)
+    assert f"fix: in a std of your own: {', and '.join(both)}\n" in f"{text}\n"
+
+
+def test_two_of_three_reductions_are_no_fix() -> None:
+    def f(x):
+        return lax.psum(jnp.tanh(lax.pmean(deviation(x), "tp")), "tp")
+
+    assert fixes(message(f, X, ins=(Sliced(0),), outs=Replicated)) == []
+
+
 def accepted(f, *args, mesh=MESH, ins, outs=None) -> None:
     check(f, *args, mesh=mesh, in_layouts=ins, out_layouts=outs)
 
@@ -193,6 +215,13 @@ def test_ids_and_a_slice_of_a_vocabulary() -> None:
 
     text = message(f, ids, table, ins=(Replicated, Sliced(0)))
     assert "8 on n ranks and 32 on one" in text
+    assert "mine = ids - jax.lax.axis_index(axis) * rows" in text
+
+    def by_division(ids, table):
+        own = ids // table.shape[0] == lax.axis_index("tp")
+        return lax.psum(jnp.where(own, 1, 0), "tp")
+
+    text = message(by_division, ids, table, ins=(Replicated, Sliced(0)))
     assert "mine = ids - jax.lax.axis_index(axis) * rows" in text
 
     def right(ids, table, positions):

@@ -56,6 +56,58 @@ def test_the_axis_at_fault_is_named_also_among_axes_of_one_size(
     check(lambda x, w: loss(x, w, ("dp", "tp")), *args, **how)
 
 
+def deep(params, x):
+    for w in params:
+        x = jnp.tanh(x @ w)
+    return (x**2).mean()
+
+
+WIDTHS = (16, 8, 8, 24, 8)
+PARAMS = [aval(m, n) for m, n in zip(WIDTHS, WIDTHS[1:], strict=False)]
+
+
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_one_bug_of_many_gradients_is_told_once(check_vma: bool) -> None:
+    def gradients(params, x):
+        return jax.grad(deep)(params, x)
+
+    how: dict[str, Any] = dict(
+        mesh=TP,
+        in_layouts=(Replicated, Sliced(0)),
+        out_layouts=Replicated,
+        check_vma=check_vma,
+    )
+    error = error_of(gradients, PARAMS, X, **how)
+    assert [one.result for one in error.findings] == [f"result {at}" for at in range(4)]
+    assert str(error).count("[LAYOUT_") == 1
+    assert "\n  and 3 more: result 1; result 2; result 3" in str(error)
+
+
+def test_results_that_are_wrong_in_other_ways_are_told_apart() -> None:
+    def two(x):
+        return x.sum(0), x.max(0), (lax.pmean(x.sum(0), "tp"))
+
+    error = error_of(two, X, mesh=TP, in_layouts=Sliced(0), out_layouts=Replicated)
+    assert str(error).count("[LAYOUT_") == 3 and " more: " not in str(error)
+
+
+def test_gradients_that_are_not_summed_before_an_optimizer() -> None:
+    """What mends all weights alike is shown, and of another shape once more."""
+
+    def step(params, x):
+        grads = jax.grad(deep)(params, x)
+        return jax.tree.map(lambda p, g: p - g / (1 + jnp.abs(g)), params, grads)
+
+    how: dict[str, Any] = dict(
+        mesh=TP, in_layouts=(Replicated, Sliced(0)), out_layouts=Replicated, check_vma=False
+    )
+    same = [aval(16, 16)] * 3
+    for params in (same, PARAMS):
+        text = str(error_of(step, params, X, **how))
+        assert text.count("[LAYOUT_") == text.count("fix: jax.lax.pmean(..., 'tp') before abs") == 1
+    assert " and 3 more: f32[8,8] " in text
+
+
 def test_gradients_that_only_check_vma_mends() -> None:
     def layer(x, up, down):
         return lax.psum(jax.nn.gelu(x @ up) @ down, "tp")

@@ -60,6 +60,23 @@ def test_a_scale_points_at_the_line_that_made_it() -> None:
     assert f":{line}:" in text
 
 
+def test_a_step_of_the_group_of_one_alone_has_its_line() -> None:
+    block = 4
+
+    def first(x):
+        return x[:block]
+
+    def summed(x):
+        head = x[:block]
+        return lax.psum(jnp.tanh(head).sum(), "tp")
+
+    for f in (first, summed):
+        text = message(f, aval(4 * block, 4), in_layouts=(Sliced(0),))
+        line = f.__code__.co_firstlineno + 1
+        assert f"group of one has there is made by slice at {__file__}:{line}: the program" in text
+        assert f"\n  --> {__file__}:" in text and "[LAYOUT_STRUCTURE] 'x' is not" in text
+
+
 def test_unselected_and_dead_values_are_not_reported() -> None:
     def dead(x):
         jnp.tanh(x @ x.T)

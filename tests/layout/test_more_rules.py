@@ -422,6 +422,21 @@ def noise_of_a_rank_s_keys(keys):
     return jax.vmap(lambda k: jax.random.normal(jax.random.fold_in(k, 1), (3,)))(keys)
 
 
+@right((keys, positive(8, 5)), (S0, S0), S0)
+def gammas_of_a_rank_s_keys(keys, shapes):
+    def drawn(key, shape):
+        first, second = jax.random.split(key)
+        one = jax.random.gamma(first, shape[0])
+        return one + jax.random.dirichlet(second, shape) + jax.random.gamma(first, 2.0, (2, 5))
+
+    return jax.vmap(drawn)(keys, shapes)
+
+
+@right((keys,), (S0,), S0)
+def betas_of_a_rank_s_keys(keys):
+    return jax.vmap(lambda k: jax.random.beta(k, 2.0, 3.0))(keys)
+
+
 @right((ROWS, ROWS), (S1, S1), S1)
 def dropout_with_a_mask_made_outside(x, mask):
     return jnp.where(mask > 0, x, 0.0) * 2.0
@@ -435,6 +450,11 @@ def dropout_of_a_rank_s_shape(x, key):
 @wrong((ROWS, key), (S1, R), S1, "LAYOUT_RANDOM", "make the random array (or the mask)")
 def gammas_of_a_rank_s_shape(x, key):
     return x * jax.random.gamma(key, 2.0, x.shape)
+
+
+@wrong(((5, 12), keys), (S1, S0), S1, "LAYOUT_RANDOM", "make the random array (or the mask)")
+def gammas_of_a_rank_s_keys_for_its_own_columns(x, keys):
+    return jax.vmap(lambda k: jax.random.gamma(k, 2.0, x.shape))(keys).sum(0) + x
 
 
 @wrong((ROWS, key), (R, R), R, "LAYOUT_RANDOM", "make the random array (or the mask)")
@@ -474,11 +494,12 @@ def test_wrong_program_computes_something_else(case: Case) -> None:
         case.run()
 
 
-def test_keys_that_are_not_threefry_have_to_be_whole() -> None:
+@pytest.mark.parametrize("drawn", [jax.random.normal, lambda k, s: jax.random.gamma(k, 2.0, s)])
+def test_keys_that_are_not_threefry_have_to_be_whole(drawn: Callable[..., Any]) -> None:
     """Under vmap the numbers of other kinds of key depend on the whole batch of keys."""
 
     def noise(keys: Any) -> Any:
-        return jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys)
+        return jax.vmap(lambda k: drawn(k, (3,)))(keys)
 
     of = jax.random.key(0, impl="rbg").dtype
     aval = jax.ShapeDtypeStruct((8,), of)

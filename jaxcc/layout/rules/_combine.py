@@ -137,7 +137,7 @@ def _unlike(
         if const is not None:
             fixes = constant_fixes(const, scales[index] / scales[other], eqn.sizes)
             repairs.append(Repair(fixes, eqn.number(index), factor=factor))
-            if kind_of(eqn.per_rank.dtypes[index]) in ("i", "u") and eqn.op in COMPARES:
+            if kind_of(eqn.per_rank.dtypes[index]) in ("i", "u") and eqn.op in (*COMPARES, "rem"):
                 extra.append(_VOCABULARY)
         elif same_scale(scales[other], 1.0) and counts[other] == 1:
             fixes = scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)

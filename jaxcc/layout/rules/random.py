@@ -53,7 +53,18 @@ def _hashed(eqn: Equation, *operands: Relation) -> Sequence[Relation]:
     return [unit_only(eqn, operands, base) for base in made]
 
 
-@layout_rule("random_gamma", "rng_bit_generator")
+@layout_rule("random_gamma")
+def _gamma(eqn: Equation, keys: Relation, shape: Relation) -> Relation:
+    """A number for each shape parameter: each key is split among those that it stands for."""
+    lead = len(keys.dims)
+    _require_same_shape(eqn, eqn.per_rank.out_shapes[0][lead:], eqn.whole.out_shapes[0][lead:])
+    _require_separate(eqn, keys)
+    operands = (keys, shape)
+    (base,) = batched(eqn, operands, (0, len(shape.dims) - lead))
+    return unit_only(eqn, operands, base)
+
+
+@layout_rule("rng_bit_generator")
 def _drawn(eqn: Equation, *operands: Relation) -> Sequence[Relation]:
     """Numbers of which each depends on the position in the whole array."""
     _require_same_shape(eqn, eqn.per_rank.out_shapes[-1], eqn.whole.out_shapes[-1])
