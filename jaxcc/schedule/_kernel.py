@@ -156,7 +156,7 @@ class _Reads:
                     line=part.line,
                 )
             else:
-                results = apply_op(part, arguments, check_vma=False)
+                results = apply_op(part, self._as_long(arguments), check_vma=False)
             values.update(zip(part.outputs, results, strict=True))
         return [values[out] for out in self.op.outputs]
 
@@ -177,6 +177,23 @@ class _Reads:
             step = np.uint32(math.prod(shape[d + 1 :]))
             place = place + lax.broadcasted_iota(np.uint32, mine, d) * step
         return jnp.zeros(mine, np.uint32), place
+
+    def _as_long(self, arguments: list[Any]) -> list[Any]:
+        """Operands of one length: of a block with one row it cannot be told whether it stands for
+        all rows or is the same in each.
+        """
+        shapes = [np.shape(x) for x in arguments]
+        length = max((s[self.dim] for s in shapes if len(s) == len(self.block)), default=1)
+        return [
+            x
+            if len(shape) != len(self.block) or shape[self.dim] in (0, length)
+            else lax.broadcast_in_dim(
+                x,
+                (*shape[: self.dim], length, *shape[self.dim + 1 :]),
+                range(len(shape)),
+            )
+            for x, shape in zip(arguments, shapes, strict=True)
+        ]
 
     def _broadcast(self, part: Op, x: Any) -> Any:
         shape = list(part.types[0].shape)

@@ -44,7 +44,7 @@ def rooted_layouts(
     for op in program.ops:
         own = root_of(op)
         held = {roots[x] for x in op.value_inputs() if x in roots}
-        if any(root_of(part) for part in op.flat()):
+        if op.body and any(root_of(part) for part in op.flat()):
             raise _refused(op, f"'{op.name}' holds a reduce or a broadcast inside")
         if is_broadcast(op):
             if held - {own}:

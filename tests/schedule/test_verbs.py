@@ -172,8 +172,10 @@ def test_fuse_refuses() -> None:
     s = made().split("total")
     with refused("SCHEDULE_ARGUMENT.*neither first nor last"):
         s.fuse(..., "total.gather", name="f")
-    with refused("SCHEDULE_NOT_POINTWISE"):
+    with refused("SCHEDULE_WRONG_OPERATION.*is gathered and then read"):
         s.fuse("total.gather", ..., "out", name="f")
+    with refused("SCHEDULE_NOT_POINTWISE.*dot_general"):
+        s.fuse("dot_general", "total.scatter", name="f")
     with refused("SCHEDULE_WRONG_OPERATION.*split"):
         made().fuse("total", name="f")
     with refused("SCHEDULE_WRONG_OPERATION|SCHEDULE_NOT_POINTWISE"):

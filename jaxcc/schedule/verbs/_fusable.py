@@ -66,8 +66,10 @@ def _totals(program: Program, body: Sequence[Op]) -> list[Op]:
     made = {out: op for op in body for out in op.outputs}
     found: list[Op] = []
     for op in body:
+        if op.kind != "all_reduce" or op.types[0].shape != ():
+            continue
         inner = made.get(op.inputs[0]) if isinstance(op.inputs[0], str) else None
-        if op.kind != "all_reduce" or inner is None or op.types[0].shape != ():
+        if inner is None:
             continue
         alone = inner.outputs[0] not in program.outputs and program.users(inner.outputs[0]) == [op]
         if inner.kind not in _TOTALS or _TOTALS[inner.kind] != op.params["op"] or not alone:
