@@ -1,5 +1,6 @@
 """RowParallelLinear against nnx.Linear, in value and gradient."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -169,14 +170,26 @@ def test_specs_of_a_module_without_arrays_are_those_of_one_with() -> None:
 
 
 def test_an_activation_that_is_not_elementwise_runs_unfused_with_advice() -> None:
-    layer, linear = pair(mesh_of(4), jax.nn.softmax, True)
+    def summed(x: Any) -> Any:
+        return jnp.cumsum(x, axis=-1)
+
+    layer, linear = pair(mesh_of(4), summed, True)
     x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
     with pytest.warns(jaxcc.UnfusedWarning) as caught:
         out = call(layer, x, P(None, "tp"), jaxcc.nnx.specs(layer))
-    close(out, jax.nn.softmax(linear(x)))
+    close(out, summed(linear(x)))
     (text,) = [str(warning.message) for warning in caught]
     assert "the activation of a RowParallelLinear is not elementwise" in text
     assert "apply this one to its result" in text and "reorder" not in text
+
+
+def test_an_activation_of_rows_is_fused() -> None:
+    layer, linear = pair(mesh_of(4), jax.nn.softmax, True)
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jaxcc.UnfusedWarning)
+        out = call(layer, x, P(None, "tp"), jaxcc.nnx.specs(layer))
+    close(out, jax.nn.softmax(linear(x)))
 
 
 def test_a_batch_that_the_ranks_do_not_divide_runs_unfused_with_a_warning() -> None:
