@@ -1,10 +1,10 @@
 // The kernels of a plain all-reduce.
 
 #include <cstring>
-#include <type_traits>
 
 #include "kernels.h"
 #include "protocol/element.h"
+#include "protocol/reductions.h"
 #include "protocol/stream.h"
 
 // The library itself is built for any processor of its kind; these loops also for newer ones.
@@ -40,45 +40,6 @@ struct F16 {
   using Value = float;
   static float load(uint16_t x) { return from_f16(x); }
   static uint16_t store(float x) { return to_f16(x); }
-};
-
-// Integers wrap around; max and min of a NaN are NaN, as in XLA.
-struct Sum {
-  template <class T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;
-      return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-
-struct Prod {
-  template <class T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;
-      return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
-    } else {
-      return a * b;
-    }
-  }
-};
-
-struct Max {
-  template <class T>
-  static T apply(T a, T b) {
-    return a != a || a > b ? a : b;
-  }
-};
-
-struct Min {
-  template <class T>
-  static T apply(T a, T b) {
-    return a != a || a < b ? a : b;
-  }
 };
 
 // Reads a block of all ranks before it writes any of it, so operands and results may be the same

@@ -159,15 +159,14 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
       totals < 0 || totals > results || row < 1 || row > int64_t{1} << 40) {
     return refuse("the attributes contradict each other");
   }
-  const Kernel function = find_kernel(key);
-  if (!function.tile) {
+  const Kernel found = find_kernel(key);
+  if (!found.tile) {
     return ffi::Unexpected(error(ffi::ErrorCode::kNotFound,
                                  "[BACKEND_KERNEL] " + op + ": kernel '" + key +
                                      "' is not loaded in this process; trace and compile the "
                                      "program here instead of loading an old executable"));
   }
-
-  if (totals && !function.total) return refuse("kernel '" + key + "' has no totals");
+  if (totals && !found.total) return refuse("kernel '" + key + "' has no totals");
 
   auto signature = std::make_unique<Signature>();
   signature->op = op;
@@ -197,7 +196,7 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
 
   auto call = std::make_unique<FusedCall>();
   call->signature = &shared(std::move(signature));
-  call->epilogue = {function};
+  call->epilogue = {found};
   call->operands = static_cast<size_t>(scalars + count * operands);
   call->results = static_cast<size_t>(count * results);
   for (size_t first = 0; first < devices.size(); first += ranks) {

@@ -5,6 +5,7 @@
 #include "gather.h"
 
 #ifndef __CUDACC__
+#include "reductions.h"
 
 namespace jaxcc {
 
@@ -15,78 +16,6 @@ struct WideOf {
 template <>
 struct WideOf<float> {
   using Type = double;
-};
-
-template <class T>
-constexpr bool kWhole = T(0.5) == T(0);
-
-// The lowest, or the highest, number of a type.
-template <class T>
-constexpr T extreme(bool highest) {
-  if constexpr (!kWhole<T>) {
-    return highest ? T(__builtin_inf()) : -T(__builtin_inf());
-  } else {
-    constexpr bool is_signed = T(-1) < T(0);
-    constexpr T top = is_signed ? T((uint64_t{1} << (8 * sizeof(T) - 1)) - 1) : T(-1);
-    return highest ? top : T(is_signed ? -top - 1 : 0);
-  }
-}
-
-// Integers wrap around; a NaN stays one, as in XLA.
-struct Sum {
-  template <class T>
-  static constexpr T neutral() {
-    return T(0);
-  }
-  template <class T>
-  JAXCC_FN static T apply(T a, T b) {
-    if constexpr (kWhole<T>) {
-      T sum;
-      __builtin_add_overflow(a, b, &sum);
-      return sum;
-    } else {
-      return a + b;
-    }
-  }
-};
-
-struct Prod {
-  template <class T>
-  static constexpr T neutral() {
-    return T(1);
-  }
-  template <class T>
-  JAXCC_FN static T apply(T a, T b) {
-    if constexpr (kWhole<T>) {
-      T product;
-      __builtin_mul_overflow(a, b, &product);
-      return product;
-    } else {
-      return a * b;
-    }
-  }
-};
-
-struct Max {
-  template <class T>
-  static constexpr T neutral() {
-    return extreme<T>(false);
-  }
-  template <class T>
-  JAXCC_FN static T apply(T a, T b) {
-    return a > b || a != a ? a : b;
-  }
-};
-
-struct Min {
-  template <class T>
-  static constexpr T neutral() {
-    return extreme<T>(true);
-  }
-  template <class T>
-  JAXCC_FN static T apply(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
 };
 
 // Enough independent sums for vectors and for the time that an addition takes.

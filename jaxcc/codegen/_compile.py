@@ -28,8 +28,8 @@ _FLAGS = (
 _CANDIDATES = ("g++", "c++", "clang++")
 _LIMIT_S = 60
 _HEADERS = (
-    *("abi", "element", "gamma", "gather", "inverse", "math", "math64", "random", "stream"),
-    *("total", "trig64"),
+    *("abi", "element", "gamma", "gather", "inverse", "math", "math64", "random"),
+    *("reductions", "stream", "total", "trig64"),
 )
 _FIXES = ("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler")
 
