@@ -95,13 +95,15 @@ class Statements:
             one = self.passes[number]
             (one.element if level == ELEMENT else one.row).append(line)
 
-    def kept(self, name: str, compute: str, number: int) -> str:
-        """The name of the array of a row's values of `name`, which pass `number` can compute."""
+    def kept(self, name: str, text: str, compute: str, number: int) -> str:
+        """The array that holds a row's values of `text`, which pass `number` can compute; `name`
+        says which they are.
+        """
         array = f"row_{name}"
         if array not in self._kept:
             self._kept.add(array)
             self.passes[number].row.append(f"alignas(64) {compute} {array}[{self.size}];")
-            self.passes[number].element.append(f"{array}[i] = {name};")
+            self.passes[number].element.append(f"{array}[i] = {text};")
         return array
 
     def text(self) -> str:

@@ -46,7 +46,6 @@ class Writer:
         self._same: dict[_Place, _Place] = {}
         self._loads: dict[_Place, tuple[str, Role, str]] = {}
         self._here: set[tuple[_Place, int]] = set()
-        self._totals = 0
         self._operands = sum(role is not Role.SCALAR for role in inputs)
         for value, slot in zip(graph.inputs, _slots(inputs), strict=True):
             for n, index in enumerate(needs[value]):
@@ -65,20 +64,19 @@ class Writer:
         """The finished text, with `outputs` stored as `roles` say; of a total the node that
         reduces.
         """
-        self._totals = sum(role is OutRole.TOTAL for role in roles)
-        total = 0
+        totals = [number for number, role in enumerate(roles) if role is OutRole.TOTAL]
         for number, (value, role) in enumerate(zip(outputs, roles, strict=True)):
             if role is OutRole.TOTAL:
                 assert isinstance(value, Node)
-                self._store_total(value, tuple(range(rank)), number, total)
-                total += 1
+                place = f"t, {totals.index(number)}"
+                self._store_total(value, tuple(range(rank)), number, place, len(totals))
             else:
                 self._store(value, tuple(range(rank)), number, role)
         return self._text.text()
 
     def _define(self, place: _Place, number: int, name: str, text: str) -> None:
         """Names a value, which pass `number` computes."""
-        self._homes.setdefault(place, (number, name))
+        self._homes[place] = (number, name)
         compute = element_of(place[0].dtype).compute
         self._text.add(self._level(place), number, f"const {compute} {name} = {text};")
 
@@ -95,19 +93,18 @@ class Writer:
 
     def _use(self, value: Value, index: IndexMap, number: int) -> str:
         """A value as pass `number` reads it."""
+        place = self._same.get((value, index), (value, index))
+        value, _ = place
         if isinstance(value, Constant):
             return constant(value.value, element_of(value.dtype))
-        place = self._same.get((value, index), (value, index))
-        if isinstance(place[0], Constant):
-            return constant(place[0].value, element_of(place[0].dtype))
         if place not in self._homes:
             self._load(place, number)
         home, name = self._homes[place]
         level = self._level(place)
         if level == ELEMENT and home != number and (place, number) not in self._here:
             self._here.add((place, number))
-            compute = element_of(place[0].dtype).compute
-            array = self._text.kept(name, compute, home)
+            compute = element_of(value.dtype).compute
+            array = self._text.kept(name, name, compute, home)
             self._text.add(ELEMENT, number, f"const {compute} {name} = {array}[i];")
         return name
 
@@ -143,12 +140,7 @@ class Writer:
         text = element.round.format(text) if len(items) > 1 else text
         # What does not move with the elements is read once, whichever pass asks first.
         moves = self._space.level(index) == ELEMENT
-        self._homes[place] = (number if moves else 0, name)
-        self._text.add(
-            self._space.level(index),
-            number if moves else 0,
-            f"const {element.compute} {name} = {text};",
-        )
+        self._define(place, number if moves else 0, name, text)
 
     def _combine(self, a: str, b: str, element: Element) -> str:
         text = self._reduction(Call((a, b), (element, element), element, {}))
@@ -245,9 +237,10 @@ class Writer:
         element = element_of(node.dtype, node.line)
         if element.kind == "bool":
             raise unknown(node, "rows of truth values are not reduced")
-        array = f"row_{name}"
-        self._text.add(ROW, number, f"alignas(64) {element.compute} {array}[{self._text.size}];")
-        self._text.add(ELEMENT, number, f"{array}[i] = {self._use(*place, number)};")
+        reduced = self._use(*place, number)
+        # A value may be read again in a later pass, too; a number has no name.
+        own = reduced if reduced.isidentifier() else name
+        array = self._text.kept(own, reduced, element.compute, number)
         function = REDUCTIONS[_compat.op_name(node.eqn)]
         text = f"({element.compute})jaxcc::reduce_block<{function}>({array}, length)"
         self._define((node, index), number + 1, name, element.round.format(text))
@@ -262,27 +255,34 @@ class Writer:
             self._text.add(ROW, home, line)
             self._text.add(ELEMENT, home, f"{name}[i] = {text};")
             return
-        block = f", {self.row}" if self.row > 1 else ""
-        gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect{block}>"
+        gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect{self._block}>"
         self._put(name, f"{gather} {name}_all(t, {slot}, {self._operands});", home, text)
 
-    def _store_total(self, node: Node, index: IndexMap, number: int, total: int) -> None:
-        ((value, op),) = ((arg, _compat.op_name(node.eqn)) for arg in node.args)
+    def _store_total(
+        self, node: Node, index: IndexMap, number: int, place: str, totals: int
+    ) -> None:
+        """Result `number`, a total: `place` says which of the kernel's `totals` it is."""
+        (value,) = node.args
         element = element_of(node.dtype, node.line)
-        if op not in REDUCTIONS or element.kind == "bool":
-            raise unknown(node, "no total is made in this way")
-        block = f", {self.row}" if self.row > 1 else ""
-        kind = f"jaxcc::Total<{element.compute}, {REDUCTIONS[op]}{block}>"
+        if element.kind == "bool":
+            raise unknown(node, "no total of truth values is made")
+        function = REDUCTIONS[_compat.op_name(node.eqn)]
+        kind = f"jaxcc::Total<{element.compute}, {function}{self._block}>"
         home = self._home((value, index))
         text = self._use(value, index, home)
-        self._put(f"y{number}", f"{kind} y{number}_all(t, {total});", home, text)
-        made = element.store.format(element.round.format(f"{kind}::of(t, {total}, {self._totals})"))
+        self._put(f"y{number}", f"{kind} y{number}_all({place});", home, text)
+        made = element.store.format(element.round.format(f"{kind}::of({place}, {totals})"))
         self._text.totals += [
             f"const {element.storage} y{number} = {made};",
             "for (int32_t r = 0; r < t.ranks; ++r) {",
             f"  (({element.storage}*)t.buffers[r][t.first_result + {number}])[0] = y{number};",
             "}",
         ]
+
+    @property
+    def _block(self) -> str:
+        """The template argument of what holds a block, if that is a row."""
+        return f", {self.row}" if self.row > 1 else ""
 
     def _put(self, name: str, declared: str, home: int, text: str) -> None:
         """Hands each element to an object that takes runs of them."""
