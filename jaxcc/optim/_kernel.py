@@ -13,14 +13,13 @@ from jax.sharding import Mesh
 
 from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
 from jaxcc.optim._plan import Work
-from jaxcc.optim._slices import COLLECTIVES as REDUCED
 from jaxcc.optim._slices import (
     block_size,
     gathered,
-    local_reduction,
     own_block,
     reduced_block,
-    whole_reduction,
+    reduction,
+    total,
 )
 from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
 from jaxcc.program import COLLECTIVES, Program, own_slice
@@ -111,23 +110,27 @@ class ClassProgram:
             else:
                 blocks.append(x if role == SLOT else own_block(x, self._axis))
         shape = (block_size(like.size, lax.axis_size(self._axis)),)
-        results = self._apply(blocks, numbers, shape)
-        for n, v in enumerate(first.totals, len(results) - len(first.totals)):
-            part = local_reduction(v.data, results[n], like.size, self._axis)
-            results[n] = REDUCED[v.data](part, self._axis)
+        results, reduced = self._apply(blocks, numbers, shape)
         if self.gathers:
             results[0] = gathered(results[0], self._axis, like.size).reshape(like.shape)
-        return results
+        totals = [
+            total(v.data, x, like.size, self._axis)
+            for v, x in zip(first.totals, reduced, strict=True)
+        ]
+        return [*results, *totals]
 
     def _mean(self, total: Any, dtype: Any) -> Any:
         return total.astype(dtype) / lax.axis_size(self._axis)
 
     def _apply(
         self, arrays: Sequence[Any], numbers: Sequence[Any], shape: tuple[int, ...]
-    ) -> list[Any]:
+    ) -> tuple[list[Any], list[Any]]:
+        """What results, and the arrays that totals reduce."""
         work = self._first
         known = dict(zip((*work.sources, *work.numbers), (*arrays, *numbers), strict=True))
-        return evaluate(work.targets, known, shape)
+        made = evaluate(work.targets, known, shape)
+        kept = len(made) - len(work.totals)
+        return made[:kept], made[kept:]
 
     def _source(self, ranks: int) -> Source:
         mesh = jax.sharding.AbstractMesh((ranks,), (self._axis,))
@@ -146,15 +149,14 @@ class ClassProgram:
                     # Each rank reduces its slice, of what all hold whole, too.
                     mine = own_slice(arrays[n], self._axis, 0, checked=True)
                     arrays[n] = lax.all_gather(mine, self._axis, tiled=True)
-            results = self._apply(arrays, given[len(roles) :], shape)
-            for n, v in enumerate(first.totals, len(results) - len(first.totals)):
-                results[n] = whole_reduction(v.data, results[n])
+            results, reduced = self._apply(arrays, given[len(roles) :], shape)
             # What is only handed on needs an operation that the slice's gather can move past.
             results = [
-                jnp.copy(x) if v in first.sources and jnp.ndim(x) else x
-                for v, x in zip(first.targets, results, strict=True)
+                jnp.copy(x) if v in first.sources else x
+                for v, x in zip(first.targets[: len(results)], results, strict=True)
             ]
-            return tuple(map(label, results, self._results))
+            totals = [reduction(v.data, x) for v, x in zip(first.totals, reduced, strict=True)]
+            return tuple(map(label, [*results, *totals], self._results))
 
         kinds = {MEAN: Local, PARAM: Replicated, SLOT: Sliced(0)}
         layouts: list[LayoutMap] = [as_map(kinds[role], (self._axis,)) for role in roles]

@@ -118,19 +118,13 @@ def plan(made: Sequence[Value], outputs: Outputs, *, replaces_params: bool) -> P
             leaf = v.inputs[0].leaf
             if leaf is not None and _is_total(v):
                 totals.setdefault(leaf, []).append(v)
-        now: list[Work] = []
-        for leaf in sorted({*gathers, *slices, *totals}):
-            given = leaf, gathers.get(leaf), slices.get(leaf, ())
-            work = _work(*given, held, totals.get(leaf, ()))
-            if not work.communicates:
-                # XLA computes it, and the numbers from what it keeps.
-                totals.pop(leaf, None)
-                work = _work(*given, held)
-            if work.targets:
-                now.append(work)
-        works.append(now)
+        now = [
+            _phase_work(leaf, gathers.get(leaf), slices.get(leaf, ()), held, totals.get(leaf, ()))
+            for leaf in sorted({*gathers, *slices, *totals})
+        ]
+        works.append([work for work in now if work.targets])
         held |= {v for v in emitted if v.phase == phase}
-        made_here = {v for one in totals.values() for v in one}
+        made_here = {v for work in now for v in work.totals}
         reductions.append({v: _reduction(v, held) for v in reduced if v not in made_here})
     whole = {v: _whole(v) for v in outputs.all() if v.leaf is not None and not v.sliced}
     passed = {v for v in outputs.all() if v.kind in SOURCES}
@@ -203,6 +197,20 @@ def _base(v: Value, known: Collection[Value]) -> Value:
             return v
         (v,) = read
     return v
+
+
+def _phase_work(
+    leaf: int,
+    gather: Value | None,
+    slices: Sequence[Value],
+    held: Collection[Value],
+    totals: Sequence[Value],
+) -> Work:
+    """The work with the totals that its kernel makes; of what does not communicate, which XLA
+    computes, without: XLA reduces what it keeps.
+    """
+    work = _work(leaf, gather, slices, held, totals)
+    return work if work.communicates else _work(leaf, gather, slices, held)
 
 
 def _whole(v: Value) -> Work:

@@ -14,10 +14,10 @@ from jaxcc.optim._kernel import ClassProgram
 from jaxcc.optim._plan import Plan, Work
 from jaxcc.optim._slices import (
     COLLECTIVES,
-    across_ranks,
     block_size,
     local_reduction,
     own_block,
+    reduction,
 )
 from jaxcc.optim._values import (
     FILL,
@@ -179,5 +179,5 @@ class Execution:
             stack = jnp.stack([*(x for _, x in pairs), self._order[0].astype(wire)])
             rows = lax.all_gather(stack, self._axis, to="invarying")
             for n, (v, _) in enumerate(pairs):
-                self._arrays[v] = across_ranks(v.data, rows[:, n].astype(v.dtype))
+                self._arrays[v] = reduction(v.data, rows[:, n].astype(v.dtype))
             self._order = rows[0, -1:].astype(self._order.dtype)

@@ -59,14 +59,9 @@ def local_reduction(kind: str, block: Any, size: int, axis: str) -> jax.Array:
     return reduce(block)
 
 
-def whole_reduction(kind: str, x: Any) -> jax.Array:
-    """The number that an array is reduced to."""
+def reduction(kind: str, x: Any) -> jax.Array:
+    """The number that a whole array, or every rank's number, is reduced to."""
     return _REDUCE[kind](x)
-
-
-def across_ranks(kind: str, parts: Any) -> jax.Array:
-    """The number of the whole array, from each rank's."""
-    return _REDUCE[kind](parts)
 
 
 COLLECTIVES: Any = {
@@ -78,6 +73,14 @@ COLLECTIVES: Any = {
 }
 """What makes the number of the whole array of each rank's, by kind of reduction, where there is a
 collective for it; of booleans as integers."""
+
+
+def total(kind: str, block: Any, size: int, axis: str) -> jax.Array:
+    """The number of an array of `size`, of which this is a rank's block, on every rank; of a kind
+    that has a collective.
+    """
+    return COLLECTIVES[kind](local_reduction(kind, block, size, axis), axis)
+
 
 _REDUCE: Any = {
     "sum": lambda x: jnp.sum(x, dtype=x.dtype),
