@@ -11,6 +11,7 @@ import jax
 
 from jaxcc.program import Op, Operand, operand_type
 from jaxcc.schedule.verbs._pointwise import POINTWISE
+from jaxcc.schedule.verbs._resized import resized
 
 Types = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -18,8 +19,6 @@ _ALONG = frozenset({"all_reduce", "ppermute"})
 _ACROSS = frozenset({"reduce_scatter", "all_gather", "own_slice"})
 COUNTED = frozenset({"random_bits", "iota"})
 """The kinds that make an element from its place in the whole array."""
-
-_SHAPES = {"broadcast_in_dim": "shape", "reshape": "new_sizes"}
 
 
 class CannotCut(Exception):
@@ -141,13 +140,6 @@ def bounds(size: int, chunks: int) -> list[tuple[int, int]]:
 
 
 def on_chunk(op: Op, dim: int, start: int, stop: int) -> Op:
-    """The operation with its result, and the shapes among its parameters, cut along `dim`."""
-    shape = list(op.types[0].shape)
-    shape[dim] = stop - start
-    types = tuple(jax.ShapeDtypeStruct(tuple(shape), t.dtype) for t in op.types)
-    if op.kind in COUNTED:
-        return replace(op, types=types, params={"cut": (dim, start)})
-    if op.kind not in _SHAPES:
-        return replace(op, types=types)
-    params = {**op.eqn.params, _SHAPES[op.kind]: types[0].shape}
-    return replace(op, types=types, eqn=op.eqn.replace(params=params))
+    """The operation that makes elements `start` to `stop` along `dim` of its result."""
+    made = resized(op, dim, stop - start)
+    return replace(made, params={"cut": (dim, start)}) if op.kind in COUNTED else made

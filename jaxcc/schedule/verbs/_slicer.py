@@ -10,9 +10,8 @@ import jax
 
 from jaxcc.program import Op, Operand, Program, operand_type, rename
 from jaxcc.schedule.verbs._pointwise import POINTWISE
+from jaxcc.schedule.verbs._resized import resized
 from jaxcc.schedule.verbs._sliced_dims import REDUCTIONS
-
-_SHAPES = {"broadcast_in_dim": "shape", "reshape": "new_sizes"}
 
 
 class Slicer:
@@ -57,12 +56,8 @@ class Slicer:
         )
 
     def _narrow(self, op: Op, dim: int) -> Op:
-        """The operation with results, and the shapes among its parameters, cut along `dim`."""
-        types = tuple(self._cut(t, dim) for t in op.types)
-        if op.kind not in _SHAPES:
-            return replace(op, types=types)
-        params = {**op.eqn.params, _SHAPES[op.kind]: types[0].shape}
-        return replace(op, types=types, eqn=op.eqn.replace(params=params))
+        """The operation on this rank's block along `dim`."""
+        return resized(op, dim, op.types[0].shape[dim] // self._ranks)
 
     def _reduced(self, op: Op) -> list[Op]:
         name = self._program.fresh(f"{op.name}.all_reduce", *self.made)
