@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxcc._compat import SourceLine, axis_names
+from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._digits import CutError, count, uniform, whole_dim
 from jaxcc.layout._errors import Finding, LayoutError
@@ -23,8 +23,9 @@ from jaxcc.layout._memo import Made, Memo, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
 from jaxcc.layout._ranked import each_rank
-from jaxcc.layout._relation import Relation, constant, empty, same_scale, stored
+from jaxcc.layout._relation import Relation, constant, empty, stored
 from jaxcc.layout._repair import Repair
+from jaxcc.layout._repairs import Repairs
 from jaxcc.layout._rules import (
     Equation,
     Refused,
@@ -38,7 +39,7 @@ from jaxcc.layout._rules import (
 from jaxcc.layout._settle import settled
 from jaxcc.layout._tie import Tie
 from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
-from jaxcc.layout._values import Held, Whole, origin_of
+from jaxcc.layout._values import Held, Whole, continued, made_by, origin_of
 
 ControlRule = Callable[["Applier", Step, Step], Sequence[Held]]
 """(applier, the step at n, the same at 1) -> what is known of each result."""
@@ -61,7 +62,7 @@ class Applier:
         self.pairs = pairs
         self.sizes = sizes
         self.control = control
-        self.repairs = repairs
+        self.repairs = Repairs(repairs, pairs, sizes)
         self.findings: list[Finding] = []
         self.assumptions: list[str] = []
         self._memo = Memo()
@@ -98,7 +99,7 @@ class Applier:
         if collective is None and shape is None:
             return False
         if collective is not None:
-            self._repair_read(step)
+            self.repairs.read(step)
         helds = [self.pairs.at_n(slot) for slot in step.operands]
         made: list[Held] = []
         for index, (held, out) in enumerate(zip(helds, step.results, strict=True)):
@@ -106,7 +107,7 @@ class Applier:
                 made.append(held)
                 continue
             key = None
-            if not self._repairs_of(step):
+            if not self.repairs.change(step):
                 key = move_key(step, held, step.operands[index], out)
             relation = self._memo.known_move(key)
             try:
@@ -120,7 +121,7 @@ class Applier:
             except Refused as refused:
                 made.append(self._bad(step, helds, index, refused))
             else:
-                made.append(_made(step, held, relation, moved=shape is not None))
+                made.append(made_by(step, held, relation, moved=shape is not None))
         self.pairs.held.update(zip(step.results, made, strict=True))
         return True
 
@@ -129,27 +130,19 @@ class Applier:
     ) -> Relation:
         held, out = helds[index], step.results[index]
         assert held.relation is not None
-        relation = self._mended(step, index, held.relation)
+        relation = self.repairs.mended(step, index, held.relation)
         if 0 in out.shape:
             return empty(out.shape)
         if shape is not None:
             return replace(relation, dims=tuple(shape(step.params, relation.dims, out.shape)))
         collective = collective_of(step.op)
         assert collective is not None
-        if self._left_out(step, relation):
+        if self.repairs.left_out(step, relation):
             return relation
         eqn = self.equation(step, step, helds).only(index)
         if not sees_ranks(step.op):
             relation = settled(eqn, 0, relation)
         return stored(collective.relate(eqn, relation), out.dtype)
-
-    def _left_out(self, step: Step, x: Relation) -> bool:
-        """Whether a sum is left out because its operand was reduced before, by a repair."""
-        if step.op != "psum" or not any(repair.instead for repair in self.repairs):
-            return False
-        done = {axis for one in self.repairs if one.instead for axis, _ in one.reduce}
-        axes = axis_names(step.eqn)
-        return set(axes) <= done and all(x.plain_over(axis) for axis in axes)
 
     def moved_at_1(self, step: Step) -> bool:
         """The same on the side of the group of one, where a collective is the identity."""
@@ -207,7 +200,7 @@ class Applier:
         if not isinstance(made, Relation) or made.const is None:
             return False
         (slot,) = step.results
-        held = _made(step, helds[0] if helds else None, self._memo.kept(made))
+        held = made_by(step, helds[0] if helds else None, self._memo.kept(made))
         self.pairs.held[slot] = held._replace(base=self.pairs.new_base())
         return True
 
@@ -216,7 +209,7 @@ class Applier:
     def matched(self, step: Step, other: Step) -> None:
         """Relates the results of a computing step to those of the same step on the group of one."""
         pairs = self.pairs
-        self._repair_read(step)
+        self.repairs.read(step)
         helds = [pairs.at_n(slot) for slot in step.operands]
         if step.op in self.control:
             made = self._controlled(step, other, helds)
@@ -234,7 +227,7 @@ class Applier:
             return
         wholes = [pairs.at_1(slot) for slot in other.operands]
         key = key_of(step, other, helds, wholes)
-        if self._repairs_of(step):
+        if self.repairs.change(step):
             key = None
         known = self._memo.known(key)
         if known is None:
@@ -246,7 +239,7 @@ class Applier:
                 return
             self._memo.learn(key, known)
         for slot, whole, (relation, source) in zip(step.results, other.results, known, strict=True):
-            held = _made(step, helds[source] if source >= 0 else None, relation)
+            held = made_by(step, helds[source] if source >= 0 else None, relation)
             pairs.pair(slot, whole, held)
 
     def _related(
@@ -254,37 +247,14 @@ class Applier:
     ) -> Made:
         """The results' relations, each with the operand whose history it continues."""
         relations = [
-            self._mended(step, at, rooted(self.pairs.related(held, whole), slot, held, whole))
+            self.repairs.mended(
+                step, at, rooted(self.pairs.related(held, whole), slot, held, whole)
+            )
             for at, (slot, held, whole) in enumerate(zip(step.operands, helds, wholes, strict=True))
         ]
         seen = [h._replace(relation=r) for h, r in zip(helds, relations, strict=True)]
         made = self._results(step, other, seen, relations)
-        return tuple((self._memo.kept(one), _source(relations, one)) for one in made)
-
-    def _repair_read(self, step: Step) -> None:
-        """Changes what the step reads, for all that follows, if a repair of it says so."""
-        for repair in self._repairs_of(step):
-            if repair.everywhere:
-                assert repair.operand is not None
-                self._repair(step.operands[repair.operand], repair)
-
-    def _mended(self, step: Step, index: int, relation: Relation) -> Relation:
-        """The relation of operand `index`, changed here alone if a repair of this step says so."""
-        for repair in self._repairs_of(step):
-            if not repair.everywhere and index == repair.operand:
-                relation = repair.applied(relation, self.sizes)
-        return relation
-
-    def _repair(self, slot: Slot, repair: Repair) -> None:
-        """Changes a value and what was only moved from it."""
-        base, held = self.pairs.at_n(slot).base, self.pairs.held
-        for other, one in list(held.items()):
-            if one.base == base and one.relation is not None:
-                relation = repair.applied(one.relation, self.sizes)
-                held[other] = one._replace(relation=relation, const=None)
-
-    def _repairs_of(self, step: Step) -> Sequence[Repair]:
-        return [one for one in self.repairs if one.changes(step.index)]
+        return tuple((self._memo.kept(one), continued(relations, one)) for one in made)
 
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""
@@ -413,39 +383,6 @@ def _as_refused(error: LayoutError | Refused | CutError, step: Step) -> Refused:
         why = error.findings[0]
         return Refused(why.code, why.what, because=why.because, fixes=why.fixes)
     return error
-
-
-def _made(step: Step, source: Held | None, relation: Relation, *, moved: bool = False) -> Held:
-    """What `step` made of `source`, with the lines where layout and scale last changed.
-
-    A value that was only `moved` keeps its name and its number.
-    """
-    const = relation.const[0] if relation.const is not None else None
-    made = origin_of(step)
-    if source is None or source.relation is None:
-        return Held(0, relation, made, made, const)
-    old = source.relation
-    placed = old is not relation and (
-        old.partial != relation.partial
-        or old.local != relation.local
-        or old.ranks != relation.ranks
-    )
-    return Held(
-        source.base,
-        relation,
-        source.origin if moved else made,
-        source.scaled if same_scale(old.scale, relation.scale) else made,
-        const,
-        made if placed else source.placed or source.origin,
-    )
-
-
-def _source(relations: Sequence[Relation], made: Relation) -> int:
-    """The operand whose layout the result has, so that it keeps that operand's history."""
-    for index, old in enumerate(relations):
-        if old.partial == made.partial and old.ranks == made.ranks:
-            return index
-    return 0 if relations else -1
 
 
 def _side(step: Step) -> Side:

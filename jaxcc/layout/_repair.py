@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +87,7 @@ Walked = Callable[[tuple[Repair, ...]], "Sequence[Finding]"]
 
 def with_tried_fixes(findings: Sequence[Finding], walked: Walked) -> tuple[Finding, ...]:
     """The findings, where of the fixes that can be tried only those are left that mend theirs."""
+    walked = functools.cache(walked)
     return tuple(
         _tried(finding, findings, walked, number < _TRIED_IN_PAIRS)
         if number < _TRIED and finding.repairs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
-from jaxcc.layout._relation import Relation
+from jaxcc.layout._relation import Relation, same_scale
 
 # Named tuples, since a walk makes several for every equation.
 
@@ -60,6 +61,39 @@ class Whole(NamedTuple):
     dims: tuple[Digits, ...]
     const: Any = None
     moved: bool = False
+
+
+def made_by(step: Step, source: Held | None, relation: Relation, *, moved: bool = False) -> Held:
+    """What `step` made of `source`, with the lines where layout and scale last changed.
+
+    A value that was only `moved` keeps its name and its number.
+    """
+    const = relation.const[0] if relation.const is not None else None
+    made = origin_of(step)
+    if source is None or source.relation is None:
+        return Held(0, relation, made, made, const)
+    old = source.relation
+    placed = old is not relation and (
+        old.partial != relation.partial
+        or old.local != relation.local
+        or old.ranks != relation.ranks
+    )
+    return Held(
+        source.base,
+        relation,
+        source.origin if moved else made,
+        source.scaled if same_scale(old.scale, relation.scale) else made,
+        const,
+        made if placed else source.placed or source.origin,
+    )
+
+
+def continued(relations: Sequence[Relation], made: Relation) -> int:
+    """The operand whose layout the result has, so that it keeps that operand's history."""
+    for index, old in enumerate(relations):
+        if old.partial == made.partial and old.ranks == made.ranks:
+            return index
+    return 0 if relations else -1
 
 
 def type_text(slot: Slot) -> str:

@@ -129,9 +129,7 @@ def _output(
     try:
         relation = applier.pairs.related(held, applier.pairs.at_1(whole))
         relation = settled_value(relation, name, applier.sizes)
-        for repair in applier.repairs:
-            if repair.changes(index, result=True):
-                relation = repair.applied(relation, applier.sizes)
+        relation = applier.repairs.result(index, relation)
         require_same_dtype(slot, whole, f"{name} is")
     except Refused as refused:
         alone = applier.pairs.origin_alone(applier.pairs.at_1(whole))
