@@ -10,34 +10,17 @@ import numpy as np
 import pytest
 from jax import lax
 from oracles import close, mesh_of
+from tuning import by_verbs, typed
 
 import jaxcc
 from jaxcc import Local, Replicated, ScheduleError, Sliced
-from jaxcc.schedule.tuner import H100, Tuned, _tune
+from jaxcc.schedule.tuner import H100
 
 G = np.random.default_rng(2).normal(size=(2, 64)).astype(np.float32)
 W = np.random.default_rng(3).normal(size=(64,)).astype(np.float32)
 
 
-def step_of(g: Any, w: Any) -> Any:
-    total = jaxcc.name(lax.psum(g, "tp"), "total")
-    return jaxcc.name(w - 0.5 * total, "new_w")
-
-
-def typed() -> Any:
-    return jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated))(step_of)
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("JAXCC_CACHE_DIR", str(folder))
-    monkeypatch.setattr(_tune, "_ROUNDS", 4)
-    return folder
-
-
-def by_verbs(tuned: Tuned) -> dict[str, Any]:
-    return {trial.verbs: trial for trial in tuned.trials}
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_state_may_become_sliced_and_donated() -> None:

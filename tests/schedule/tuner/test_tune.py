@@ -9,44 +9,25 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax import lax
 from oracles import close, mesh_of
+from tuning import by_verbs, typed
 
-import jaxcc
-from jaxcc import Local, Replicated, Schedule, ScheduleError, codegen
+from jaxcc import Schedule, ScheduleError, codegen
 from jaxcc.layout import CodegenError
 from jaxcc.schedule import Step
 from jaxcc.schedule._step import REWRITES
-from jaxcc.schedule.tuner import Options, Tuned, _tune, tune
+from jaxcc.schedule.tuner import Options, _tune, tune
 
 G = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(64,)).astype(np.float32)
 
 
-def step_of(g: Any, w: Any) -> Any:
-    total = jaxcc.name(lax.psum(g, "tp"), "total")
-    return jaxcc.name(w - 0.5 * total, "new_w")
-
-
-def typed() -> Any:
-    return jaxcc.typed(mesh=mesh_of(2), in_layouts=(Local, Replicated))(step_of)
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("JAXCC_CACHE_DIR", str(folder))
-    monkeypatch.setattr(_tune, "_ROUNDS", 4)
-    return folder
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def stored(folder: Path) -> Path:
     (path,) = folder.glob("tuned-*.json")
     return path
-
-
-def by_verbs(tuned: Tuned) -> dict[str, Any]:
-    return {trial.verbs: trial for trial in tuned.trials}
 
 
 def test_the_winner_is_right_and_no_slower_than_the_program_as_written() -> None:
