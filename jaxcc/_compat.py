@@ -282,6 +282,15 @@ def traced_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
     return primitive
 
 
+def with_operation(
+    eqn: Any, name: str, params: dict[str, Any], given: list[Any], made: list[Any]
+) -> Any:
+    """An equation at the place of `eqn` for an operation that is never bound, and has no effect."""
+    return eqn.replace(
+        primitive=Primitive(name), params=params, invars=given, outvars=made, effects=frozenset()
+    )
+
+
 def identity_primitive(name: str, batched: Callable[[dict[str, Any], int], dict[str, Any]]) -> Any:
     """A primitive that returns its operand, and whose tangent and cotangent pass through.
 

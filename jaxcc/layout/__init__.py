@@ -8,6 +8,7 @@ from jaxcc.layout._annotations import stated_types as stated_types
 from jaxcc.layout._assume import ASSUME as ASSUME
 from jaxcc.layout._assume import unsafe_assume as unsafe_assume
 from jaxcc.layout._check import check as check
+from jaxcc.layout._check import manual_axes as manual_axes
 from jaxcc.layout._check import mesh_sizes as mesh_sizes
 from jaxcc.layout._dtypes import is_key as is_key
 from jaxcc.layout._dtypes import rounding as rounding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -14,7 +14,7 @@ from jaxcc.layout._annotations import bind_annotations
 from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
-from jaxcc.layout._layouts import LayoutMap, Partial, flatten_layouts
+from jaxcc.layout._layouts import LayoutMap, Partial, Replicated, flatten_layouts
 from jaxcc.layout._proof import Program, local_axes, positive, prove
 from jaxcc.layout._report import LayoutReport, type_texts
 from jaxcc.layout._tested import tested
@@ -33,6 +33,7 @@ def check(
     grad: int | tuple[int, ...] | None = None,
     grads: Literal["summed", "pending"] = "summed",
     structure: Structure = "rank-invariant",
+    axis_names: Collection[str] | None = None,
 ) -> LayoutReport:
     """Checks that `f` computes the same on a group of one and on the groups of `mesh`; needs no
     devices.
@@ -56,6 +57,9 @@ def check(
         ranks, such as a ring, which cannot be proved: it is run with random arguments on one rank
         and on the mesh's, on one device, and the report says that it was tested. `out_layouts` is
         needed.
+      axis_names: the axes of which `f` is one rank, as for `jax.shard_map`; over the others `f`
+        sees whole arrays, and calls `jax.shard_map` itself, without `mesh=`. An empty set is for a
+        whole program. By default all.
 
     Returns:
       The program with the layout of each value.
@@ -67,7 +71,7 @@ def check(
     if in_layouts is None:
         in_layouts, stated = bind_annotations(f, avals)
         out_layouts = stated if out_layouts is None else out_layouts
-    program = _program(f, avals, mesh, in_layouts, check_vma)
+    program = _program(f, avals, mesh, in_layouts, check_vma, axis_names)
     if structure == "rank-dependent":
         if grad is not None:
             raise LayoutError(
@@ -111,9 +115,15 @@ def check(
 
 
 def _program(
-    f: Callable[..., Any], avals: tuple[Any, ...], mesh: Any, in_layouts: Any, check_vma: bool
+    f: Callable[..., Any],
+    avals: tuple[Any, ...],
+    mesh: Any,
+    in_layouts: Any,
+    check_vma: bool,
+    axis_names: Collection[str] | None,
 ) -> Program:
     sizes = mesh_sizes(mesh)
+    ours = manual_axes(axis_names, sizes)
     parameters = argument_names(f, [0] * len(avals))
     flat = flatten_layouts(in_layouts, tuple(avals), tuple(sizes), "in_layouts", parameters)
     leaves = jax.tree.leaves(tuple(avals))
@@ -128,7 +138,8 @@ def _program(
     names = argument_names(f, avals)
     for layout, name, leaf in zip(layouts, names, leaves, strict=True):
         _one_pending(layout, name, leaf)
-    return Program(f, avals, layouts, tuple(names), sizes, check_vma)
+        require_whole_over(set(sizes).difference(ours), layout, f"argument '{name}'")
+    return Program(f, avals, layouts, tuple(names), sizes, check_vma, ours)
 
 
 def _require_call(f: Callable[..., Any], avals: tuple[Any, ...]) -> None:
@@ -213,6 +224,34 @@ def mesh_sizes(mesh: Any) -> dict[str, int]:
                 "LAYOUT_ARGUMENT", f"mesh has {n!r} ranks along '{axis}', not a number from 1"
             )
     return {str(axis): int(n) for axis, n in sizes.items()}
+
+
+def manual_axes(axis_names: Collection[str] | None, sizes: Mapping[str, int]) -> frozenset[str]:
+    """The axes of which a function is one rank."""
+    if axis_names is None:
+        return frozenset(sizes)
+    ours = {axis_names} if isinstance(axis_names, str) else set(axis_names)
+    for axis in sorted(ours.difference(sizes), key=str):
+        raise LayoutError(
+            "LAYOUT_AXIS",
+            f"axis_names= has {axis!r}, and the mesh {', '.join(map(repr, sizes))}",
+        )
+    return frozenset(ours)
+
+
+def require_whole_over(axes: Collection[str], layout: LayoutMap, name: str) -> None:
+    """Refuses a layout that says something of axes of which the function is not one rank."""
+    for axis in sorted(axes):
+        if layout[axis] != Replicated:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"{name} is {layout[axis]!r} over '{axis}', which axis_names= leaves out",
+                because=f"the function sees whole arrays along '{axis}'",
+                fixes=(
+                    f"add '{axis}' to axis_names=",
+                    f"leave it Replicated over '{axis}': a shard_map inside slices it",
+                ),
+            )
 
 
 def _one_pending(layout: LayoutMap, name: str, leaf: Any) -> None:

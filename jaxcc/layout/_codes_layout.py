@@ -15,6 +15,12 @@ _CAPTURED = (
     "rows = jaxcc.put(np.ones(8), Sliced(0), devices)\n\n\n"
 )
 
+_NESTED = (
+    "from jax.sharding import PartitionSpec as P\n\n\ndef f(x):\n"
+    '    block = {"in_specs": P("tp"), "out_specs": P("tp")}\n'
+    "    twice = jax.shard_map(lambda x: 2 * x, **block)\n"
+)
+
 LAYOUT_CODES: Mapping[str, Entry] = {
     "LAYOUT_COUNTED": Entry(
         "a Replicated value is added to a pending sum",
@@ -232,6 +238,18 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "def f(x):\n    return x + rows\n\n\nf(jnp.ones(8))\n",
         _CAPTURED + "@jaxcc.typed(mesh=devices, in_layouts=(Sliced(0), Sliced(0)))\n"
         "def f(x, rows):\n    return x + rows\n\n\nf(jnp.ones(8), rows)\n",
+    ),
+    "LAYOUT_NESTED": Entry(
+        "a shard_map inside the function does not fit",
+        "The checked function is one rank of every axis of the mesh, so that no axis is left for "
+        "a shard_map inside it. axis_names= says of which axes it is one rank; along the others it "
+        "sees whole arrays, and slices them itself. With axis_names=() it is a whole program. The "
+        "check traces it for several sizes of groups, each with a mesh of its own: a shard_map "
+        "inside takes it from the context if mesh= is left out.",
+        _NESTED + "    return twice(x)\n\n\ncheck(f, x, mesh=mesh, in_layouts=Replicated)\n",
+        _NESTED
+        + "    return twice(x)\n\n\n"
+        + "check(f, x, mesh=mesh, in_layouts=Replicated, axis_names=())\n",
     ),
     "LAYOUT_REDUCE_OP": Entry(
         "a reduction that a collective or a dtype does not have",

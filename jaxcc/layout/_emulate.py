@@ -21,6 +21,7 @@ from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._failures import explained
 from jaxcc.layout._lanes import COLLECTIVES
 from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._nested import opened
 from jaxcc.layout._parts import split
 from jaxcc.layout._trace import Trace, trace
 
@@ -139,6 +140,10 @@ class _Run:
     def eqns(self, eqns: Sequence[Any], values: dict[Any, Any]) -> None:
         """Adds what the equations define to `values`."""
         for eqn in eqns:
+            parts = opened(eqn)
+            if parts is not None:
+                self.eqns(parts, values)
+                continue
             op = _compat.op_name(eqn)
             given = [_read(atom, values) for atom in eqn.invars]
             if op == self.watch:

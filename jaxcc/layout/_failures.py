@@ -19,6 +19,7 @@ from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
+from jaxcc.layout._nested import nested_error
 from jaxcc.layout._trace import argument_names, per_rank_shape
 from jaxcc.layout._values import type_text
 
@@ -27,6 +28,8 @@ _EINSUM = os.path.dirname(os.path.abspath(opt_einsum.__file__)) + os.sep
 _JAXCC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # How JAX refuses a captured array that lies on a mesh with Explicit axes.
 _CAPTURES = "Closing over inputs to shard_map"
+# How it refuses a shard_map inside another one: by mesh, by axes.
+_NESTED = ("should match the mesh passed to shard_map", "refer to an axis marked as manual")
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -63,6 +66,8 @@ def explained(
             axis = _unknown_axis(error, sizes)
             if axis is not None:
                 raise _no_axis(axis, error, sizes) from error
+            if any(part in str(error) for part in _NESTED):
+                raise nested_error(_first_line(error), user_line(error)) from error
             raise _untraceable(error, seen, sizes) from error
 
     return explaining
@@ -78,6 +83,10 @@ def _no_axis(axis: str, error: Exception, sizes: Mapping[str, int]) -> LayoutErr
     )
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
 def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]) -> LayoutError:
     text = str(error).strip() or "no message"
     if isinstance(error, _NEEDS_VALUE):
@@ -85,9 +94,6 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
         text = text.splitlines()[0]
         because = "tracing knows the shapes of values, not what they are"
         fixes = ("choose between values with jax.numpy.where",)
-    elif "should match the mesh passed to shard_map" in text:
-        because = "check runs the function inside a shard_map of its own, as one rank of the mesh"
-        fixes = ("give check the per-rank function that shard_map is given",)
     elif "varying manual axes" in text or "manual axis types" in text:
         because = "JAX tracks which values differ between ranks (check_vma=True), and refuses this"
         fixes = (

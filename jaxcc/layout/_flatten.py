@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxcc import _compat
 from jaxcc._compat import SourceLine
+from jaxcc.layout._nested import opened
 from jaxcc.layout._trace import Trace
 
 
@@ -118,6 +119,10 @@ def _open(
     program: Program,
 ) -> None:
     for eqn in eqns:
+        parts = opened(eqn)
+        if parts is not None:
+            _open(parts, scope, line, caller, program)
+            continue
         op = _compat.op_name(eqn)
         operands = tuple(_read(atom, scope) for atom in eqn.invars)
         # Equations inside jnp's own jitted functions have no user frame: the call's line and name

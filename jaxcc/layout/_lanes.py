@@ -14,6 +14,7 @@ from jax import lax
 
 from jaxcc import _compat
 from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._nested import ENTER, LEAVE, spec_of
 
 # JAX has types for some of its parameters only.
 _lax: Any = lax
@@ -119,6 +120,20 @@ def _pbroadcast(eqn: Any, x: Any) -> Any:
     return _Group(eqn).ours(x)[eqn.params["source"]]
 
 
+def _enter(eqn: Any, x: Any) -> Any:
+    for dim, axes in spec_of(eqn.params):
+        blocks = _blocks(x, dim, True, _lax.axis_size(axes))
+        x = blocks[_lax.axis_index(axes)]
+    return x
+
+
+def _leave(eqn: Any, x: Any) -> Any:
+    for dim, axes in spec_of(eqn.params):
+        for axis in reversed(axes):
+            x = _side_by_side(_lax.all_gather(x, axis), dim, True)
+    return x
+
+
 _psum = _reduced(_lax.psum, "sum")
 
 COLLECTIVES: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -130,5 +145,7 @@ COLLECTIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "all_to_all": _all_to_all,
     "ppermute": _ppermute,
     "pbroadcast": _pbroadcast,
+    ENTER: _enter,
+    LEAVE: _leave,
 }
 """By the name of the primitive, what one lane computes for one operand of an equation."""

@@ -31,6 +31,7 @@ class Program:
       names: what messages call each leaf.
       sizes: ranks along each axis.
       check_vma: the flag of `shard_map` that it will run with.
+      axis_names: the axes of which the function is one rank; None for all.
       out_names: what messages call the results; by default `result 0` and so on.
     """
 
@@ -40,17 +41,28 @@ class Program:
     names: tuple[str, ...]
     sizes: Mapping[str, int]
     check_vma: bool
+    axis_names: frozenset[str] | None = None
     out_names: tuple[str, ...] = ()
 
     def trace(self) -> Trace:
         """The trace for the mesh itself."""
-        f = explained(self.f, self.avals, self.layouts, self.sizes)
-        return trace(f, self.avals, self.layouts, self.sizes, check_vma=self.check_vma)
+        return self.explained_trace(self.sizes)
 
     def trace_for(self, group: Mapping[str, int]) -> Trace:
         """The trace for other sizes."""
         changed = [axis for axis, n in self.sizes.items() if group[axis] != n]
-        return _trace_at(self.f, self.avals, self.layouts, group, changed, self.check_vma)
+        return _trace_at(self, group, changed)
+
+    def explained_trace(self, group: Mapping[str, int]) -> Trace:
+        """The trace for any sizes; errors say what is wrong in the user's words."""
+        return trace(
+            explained(self.f, self.avals, self.layouts, group),
+            self.avals,
+            self.layouts,
+            group,
+            check_vma=self.check_vma,
+            axis_names=self.axis_names,
+        )
 
 
 @dataclass(frozen=True)
@@ -139,14 +151,7 @@ def traced(
     return groups, traces, alone, _declared(out_layouts, traces[0], alone, tuple(program.sizes))
 
 
-def _trace_at(
-    f: Callable[..., Any],
-    avals: Sequence[Any],
-    layouts: Sequence[LayoutMap],
-    group: Mapping[str, int],
-    changed: Sequence[str],
-    check_vma: bool,
-) -> Trace:
+def _trace_at(program: Program, group: Mapping[str, int], changed: Sequence[str]) -> Trace:
     """The trace for a group that has other sizes than the mesh along the axes `changed`; on the
     mesh the function was traced before."""
     sizes = " and ".join(f"jax.lax.axis_size('{axis}')" for axis in changed or group)
@@ -159,8 +164,7 @@ def _trace_at(
         "let the per-rank shapes of the arguments fit one another for any number of ranks",
     )
     try:
-        known = explained(f, avals, layouts, group)
-        return trace(known, avals, layouts, group, check_vma=check_vma)
+        return program.explained_trace(group)
     except LayoutError as error:
         if error.code != "LAYOUT_TRACE":
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
@@ -122,6 +122,7 @@ def trace(
     sizes: Mapping[str, int],
     *,
     check_vma: bool = True,
+    axis_names: Collection[str] | None = None,
     mesh: AbstractMesh | None = None,
 ) -> Trace:
     """Traces `f` as one rank of a mesh with these `sizes` sees it.
@@ -133,12 +134,14 @@ def trace(
       sizes: ranks along each mesh axis, in the mesh's order.
       check_vma: the flag of `jax.shard_map` under which the program will run; it changes what
         `psum` means to `grad`.
+      axis_names: the axes of which `f` is one rank, as for `jax.shard_map`; the others are for
+        shard_maps inside `f`. None for all.
       mesh: the mesh of these sizes that the equations will run on, if they will; the bodies of
         loops keep it.
     """
-    axes = tuple(sizes)
+    axes = tuple(axis for axis in sizes if axis_names is None or axis in axis_names)
     mesh = mesh or AbstractMesh(
-        tuple(sizes.values()), axes, axis_types=(AxisType.Auto,) * len(axes)
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes)
     )
     leaves, in_tree = _jax.tree.flatten(tuple(args))
     names = argument_names(f, args)
@@ -164,20 +167,23 @@ def trace(
         outputs = [_label(y, f"{_OUT}{i}") for i, y in enumerate(flat_result)]
         return [_stack(y, axes, check_vma) for y in outputs]
 
-    wrapped = jax.shard_map(
-        per_rank,
-        mesh=mesh,
-        in_specs=tuple(specs),
-        out_specs=PartitionSpec(axes),
-        check_vma=check_vma,
-    )
+    wrapped = per_rank
+    if axes:
+        wrapped = jax.shard_map(
+            per_rank,
+            mesh=mesh,
+            in_specs=tuple(specs),
+            out_specs=PartitionSpec(axes),
+            axis_names=set(axes),
+            check_vma=check_vma,
+        )
     token = _checked.set(True)
     try:
-        with _compat.outside_all_traces():
+        with _compat.outside_all_traces(), _jax.sharding.use_abstract_mesh(mesh):
             closed = _jax.make_jaxpr(wrapped)(*avals)
     finally:
         _checked.reset(token)
-    traced = _strip(closed, sizes, len(leaves), out_tree)
+    traced = _strip(closed, sizes, len(leaves), out_tree, wrapped=bool(axes))
     refuse_sharded(traced.eqns, traced.consts)
     return traced
 
@@ -202,18 +208,22 @@ def _stack(y: Any, axes: tuple[str, ...], check_vma: bool) -> Any:
     return _jax.lax.pcast(y, missing, to="varying") if missing else y
 
 
-def _strip(closed: Any, sizes: Mapping[str, int], arity: int, out_tree: list[Any]) -> Trace:
-    """The equations between the input and output labels of `trace`."""
+def _strip(
+    closed: Any, sizes: Mapping[str, int], arity: int, out_tree: list[Any], *, wrapped: bool
+) -> Trace:
+    """The equations between the input and output labels of `trace`, which stand in a shard_map if
+    the function was `wrapped` in one."""
     outer = _compat.open_jaxpr(closed)
-    (call,) = [eqn for eqn in outer.eqns if _compat.op_name(eqn) == "shard_map"]
-    body = _compat.open_jaxpr(call.params["jaxpr"])
-    outer_consts = dict(zip(outer.constvars, _compat.jaxpr_consts(closed), strict=True))
-    consts = {
-        inner: outer_consts[given]
-        for given, inner in zip(call.invars, body.invars, strict=True)
-        if not isinstance(given, _compat.Literal) and given in outer_consts
-    }
-    consts |= dict(zip(body.constvars, _compat.jaxpr_consts(call.params["jaxpr"]), strict=True))
+    body, consts = outer, dict(zip(outer.constvars, _compat.jaxpr_consts(closed), strict=True))
+    if wrapped:
+        (call,) = [eqn for eqn in outer.eqns if _compat.op_name(eqn) == "shard_map"]
+        body = _compat.open_jaxpr(call.params["jaxpr"])
+        consts = {
+            inner: consts[given]
+            for given, inner in zip(call.invars, body.invars, strict=True)
+            if not isinstance(given, _compat.Literal) and given in consts
+        }
+        consts |= dict(zip(body.constvars, _compat.jaxpr_consts(call.params["jaxpr"]), strict=True))
     invars: dict[int, Any] = {}
     outvars: dict[int, Any] = {}
     eqns: list[Any] = []

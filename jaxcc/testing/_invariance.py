@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ def assert_rank_invariant(
     in_layouts: Any = None,
     out_layouts: Any = None,
     check_vma: bool = True,
+    axis_names: Collection[str] | None = None,
     sizes: Sequence[Mapping[str, int]] | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     rtol: float | None = None,
@@ -46,6 +47,7 @@ def assert_rank_invariant(
       in_layouts: as for `jaxcc.check`.
       out_layouts: the same for the result; None takes what `jaxcc.check` infers.
       check_vma: the flag of `jax.shard_map` that a function which is not typed runs with.
+      axis_names: as for `jaxcc.check`.
       sizes: other groups to run, for instance `[{"tp": 2}, {"tp": 8}]`; an axis that is not named
         has the mesh's size.
       seeds: of the random parts of Partial and Local arguments; without these one run suffices.
@@ -57,7 +59,7 @@ def assert_rank_invariant(
       AssertionError: a result differs; says which, on which rank of which group, and by how much.
       LayoutError: the program cannot be traced, or `jaxcc.check` refuses it.
     """
-    runs = runs_of(f, args, mesh, in_layouts, out_layouts, check_vma)
+    runs = runs_of(f, args, mesh, in_layouts, out_layouts, check_vma, axis_names)
     alone = runs.trace(runs.one)
     expected = [y.reshape(y.shape[len(runs.sizes) :]) for y in runs.runner(alone)(0)[0]]
     outs = _out_layouts(runs, alone, expected)
@@ -84,6 +86,7 @@ def _out_layouts(runs: Runs, alone: Trace, expected: Sequence[Any]) -> list[tupl
             mesh=runs.sizes,
             in_layouts=jax.tree.unflatten(jax.tree.structure(runs.args), runs.in_layouts),
             check_vma=runs.check_vma,
+            axis_names=runs.axis_names,
         )
         layouts = list(report.out_layouts)
     result = jax.tree.unflatten(alone.out_tree, expected)

@@ -277,6 +277,8 @@ SAMPLERS: Mapping[str, Sampler] = {
     "pbroadcast": collectives.collective(collectives.broadcast),
     "vary_unreduced_cast": collectives.collective(collectives.unchanged),
     "jaxcc_own_slice": collectives.collective(collectives.own_slice),
+    "enter_shard_map": collectives.collective(collectives.enter),
+    "leave_shard_map": collectives.collective(collectives.leave),
     **_samples_along.SAMPLERS,
     **_samples_combinators.SAMPLERS,
     **_samples_index.SAMPLERS,

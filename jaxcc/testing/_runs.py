@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from jaxcc.layout import (
     explained,
     flatten_layouts,
     global_array,
+    manual_axes,
     mesh_sizes,
     on_host,
     on_ranks,
@@ -53,6 +54,7 @@ class Runs:
       in_layouts: per leaf of `args`.
       out_layouts: a pytree prefix of the result, or a list with one per leaf; None if unknown.
       check_vma: the flag of `jax.shard_map`.
+      axis_names: the axes of which `f` is one rank; None for all.
     """
 
     f: Callable[..., Any]
@@ -61,6 +63,7 @@ class Runs:
     in_layouts: Sequence[LayoutMap]
     out_layouts: Any
     check_vma: bool
+    axis_names: Collection[str] | None = None
 
     @property
     def name(self) -> str:
@@ -107,7 +110,14 @@ class Runs:
     def trace(self, group: Group) -> Trace:
         """The function as a rank of the group sees it."""
         known = explained(self.f, self.args, self.in_layouts, group)
-        return trace(known, self.args, self.in_layouts, group, check_vma=self.check_vma)
+        return trace(
+            known,
+            self.args,
+            self.in_layouts,
+            group,
+            check_vma=self.check_vma,
+            axis_names=self.axis_names,
+        )
 
     def runner(self, traced: Trace, watch: str | None = None) -> Callable[[int], Any]:
         """A function of a seed that runs `traced`; see `on_ranks`."""
@@ -145,7 +155,13 @@ class Runs:
 
 
 def runs_of(
-    f: Any, args: tuple[Any, ...], mesh: Any, in_layouts: Any, out_layouts: Any, check_vma: bool
+    f: Any,
+    args: tuple[Any, ...],
+    mesh: Any,
+    in_layouts: Any,
+    out_layouts: Any,
+    check_vma: bool,
+    axis_names: Collection[str] | None = None,
 ) -> Runs:
     """What to run for a typed function, or for a per-rank function with `mesh` and `in_layouts`.
 
@@ -175,7 +191,8 @@ def runs_of(
     args = _arrays(args)
     names = argument_names(f, [0] * len(args))
     layouts = flatten_layouts(in_layouts, args, tuple(sizes), "in_layouts", names)
-    return Runs(f, args, sizes, layouts, out_layouts, check_vma)
+    ours = manual_axes(axis_names, sizes)
+    return Runs(f, args, sizes, layouts, out_layouts, check_vma, ours)
 
 
 def _arrays(args: tuple[Any, ...]) -> tuple[Any, ...]:

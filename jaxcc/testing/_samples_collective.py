@@ -156,9 +156,62 @@ def own_slice(
     dim = fits[rng.integers(len(fits))] if fits else 0
 
     def run(a: Array) -> Array:
-        if a.shape[lead + dim] % n:
-            raise ValueError("does not divide")
-        ranks = [np.split(s, n, lead - 1 + dim)[r] for r, s in enumerate(np.moveaxis(a, at, 0))]
-        return np.stack(ranks, at)
+        return _own_block(a, dim, at, lead)
 
     return {"axis": axis, "dim": dim}, run
+
+
+def _own_block(a: Array, dim: int, at: int, lead: int) -> Array:
+    """The block of dimension `dim` of every rank along the axis at `at` of `lead`."""
+    n = a.shape[at]
+    if a.shape[lead + dim] % n:
+        raise ValueError("does not divide")
+    ranks = [np.split(s, n, lead - 1 + dim)[r] for r, s in enumerate(np.moveaxis(a, at, 0))]
+    return np.stack(ranks, at)
+
+
+def enter(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """Entering a shard_map that slices one dimension over one axis, or over all of them."""
+    over = _order(sizes, axis, rng)
+    size = math.prod(sizes[a] for a in over)
+    fits = [d for d, k in enumerate(x.shape) if k % size == 0]
+    dim = fits[rng.integers(len(fits))] if fits else 0
+
+    def run(a: Array) -> Array:
+        for one in over:
+            a = _own_block(a, dim, list(sizes).index(one), len(sizes))
+        return a
+
+    return _spec(x, over, dim), run
+
+
+def leave(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """Leaving a shard_map that lays one dimension's blocks together, or that names no axis."""
+    if rng.random() < 0.2:
+        return {"axes": (axis,), "spec": ((),) * len(x.shape)}, as_it_is
+    over = _order(sizes, axis, rng)
+    dim, lead = int(rng.integers(len(x.shape))), len(sizes)
+
+    def run(a: Array) -> Array:
+        for one in reversed(over):
+            place = list(sizes).index(one)
+            whole = np.concatenate(list(np.moveaxis(a, place, 0)), lead - 1 + dim)
+            a = np.stack([whole] * sizes[one], place)
+        return a
+
+    return _spec(x, over, dim), run
+
+
+def _order(sizes: Mapping[str, int], axis: str, rng: Rng) -> tuple[str, ...]:
+    """One axis, or all of them in some order, major first."""
+    if rng.random() < 0.6:
+        return (axis,)
+    return tuple(str(one) for one in rng.permutation(list(sizes)))
+
+
+def _spec(x: Relation, over: tuple[str, ...], dim: int) -> Mapping[str, Any]:
+    return {"axes": over, "spec": tuple(over if d == dim else () for d in range(len(x.shape)))}

@@ -46,6 +46,7 @@ from jaxcc.layout.rules import (
     arithmetic,
     collective,
     elementwise,
+    nested,
     rank_blocks,
 )
 from jaxcc.testing import rulecheck
@@ -374,10 +375,14 @@ MUTANTS = [
     part(elementwise, "require_unit", _nothing, "sign_forgotten"),
     # Collectives.
     part(collective, "_refuse_pending", _nothing, ops=("all_gather",)),
-    part(collective, "_lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
+    part(collective, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
          ops=("all_to_all",)),
     part(collective, "PER_RANK", -1, ops=("all_gather",)),
     part(collective, "select", lambda ranks, axis, digits: ranks, ops=("all_gather",)),
+    part(nested, "_require_known", _nothing, ops=("leave_shard_map",)),
+    part(nested, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
+         ops=("leave_shard_map",)),
+    part(nested, "scattered", lambda eqn, x, axis, dim: x, ops=("enter_shard_map",)),
     # Control flow.
     part(_bodies, "_same_factor", _yes, "summed_every_turn"),
     part(_loops, "_fixed_point", _one_turn, "summed_every_turn_and_halved"),

@@ -34,6 +34,9 @@ from jaxcc.layout.rules import (
     linalg as linalg,
 )
 from jaxcc.layout.rules import (
+    nested as nested,
+)
+from jaxcc.layout.rules import (
     ragged as ragged,
 )
 from jaxcc.layout.rules import (

@@ -144,7 +144,7 @@ def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
     return replace(x, dims=dims, ranks=select(x.ranks, axis, mine))
 
 
-def _lead(eqn: Equation, x: Relation, axis: str) -> Digits:
+def lead(eqn: Equation, x: Relation, axis: str) -> Digits:
     """The digits that a gather over `axis` puts in front: one block per rank."""
     if axis in x.local:
         return (Digit(PER_RANK, 1, eqn.sizes[axis]),)
@@ -167,7 +167,7 @@ def _all_gather(eqn: Equation, x: Relation) -> Relation:
     if not params["tiled"]:
         x = replace(x, dims=(*x.dims[:dim], (), *x.dims[dim:]))
     for axis in reversed(axes):
-        front = normal(_lead(eqn, x, axis) + x.dims[dim])
+        front = normal(lead(eqn, x, axis) + x.dims[dim])
         ranks = select(x.ranks, axis, ())
         x = replace(
             x, dims=(*x.dims[:dim], front, *x.dims[dim + 1 :]), ranks=ranks, local=x.local - {axis}
@@ -185,7 +185,7 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
         raise Refused("LAYOUT_UNSUPPORTED", "all_to_all over several axes has no rule yet")
     (axis,) = axes
     _refuse_pending(eqn, x, axes)
-    lead = _lead(eqn, x, axis)
+    front = lead(eqn, x, axis)
     ranks = x.ranks
     x = scattered(eqn, x, axis, split)
     if axis in x.local:
@@ -194,7 +194,7 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
     if not params["tiled"]:
         del dims[split]
         dims.insert(concat, ())
-    dims[concat] = normal(lead + dims[concat])
+    dims[concat] = normal(front + dims[concat])
     return replace(x, dims=tuple(dims))
 
 
