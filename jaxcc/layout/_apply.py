@@ -23,7 +23,7 @@ from jaxcc.layout._memo import Made, Memo, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
 from jaxcc.layout._ranked import each_rank
-from jaxcc.layout._relation import Relation, constant, empty, stored
+from jaxcc.layout._relation import Relation, Turn, constant, empty, stored
 from jaxcc.layout._repair import Repair
 from jaxcc.layout._repairs import Repairs
 from jaxcc.layout._rules import (
@@ -38,6 +38,7 @@ from jaxcc.layout._rules import (
 )
 from jaxcc.layout._settle import settled
 from jaxcc.layout._tie import Tie
+from jaxcc.layout._turns import require_straight, straightened, turned_back
 from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
 from jaxcc.layout._values import Held, Whole, continued, made_by, origin_of
 
@@ -140,9 +141,12 @@ class Applier:
         if self.repairs.left_out(step, relation):
             return relation
         eqn = self.equation(step, step, helds).only(index)
+        turned: Mapping[str, Turn] = {}
+        if not collective.turns:
+            turned, (relation,) = straightened(eqn, [relation])
         if not sees_ranks(step.op):
             relation = settled(eqn, 0, relation)
-        return stored(collective.relate(eqn, relation), out.dtype)
+        return turned_back(turned, stored(collective.relate(eqn, relation), out.dtype))
 
     def moved_at_1(self, step: Step) -> bool:
         """The same on the side of the group of one, where a collective is the identity."""
@@ -259,6 +263,9 @@ class Applier:
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""
         try:
+            for held in helds:
+                if held.relation is not None:
+                    require_straight(held.relation, held.origin.name)
             return self.control[step.op](self, step, other)
         except (LayoutError, Refused, CutError) as error:
             findings = (self.finding(_as_refused(error, step), step.line, helds, step),)
@@ -271,6 +278,7 @@ class Applier:
         if all(0 in slot.shape for slot in (*step.results, *other.results)):
             return [empty(slot.shape) for slot in step.results]
         eqn = self.equation(step, other, helds)
+        turned, relations = straightened(eqn, relations)
         rule = computing_rule_of(step.op)
         if rule is None or not sees_ranks(step.op):
             relations = [settled(eqn, i, x) for i, x in enumerate(relations)]
@@ -284,7 +292,7 @@ class Applier:
             raise Refused(
                 "LAYOUT_RULE", f"the layout rule of {step.op} gives shapes {claimed}, not {shapes}"
             )
-        return made
+        return [turned_back(turned, one) for one in made]
 
     def _without_rule(
         self, step: Step, other: Step, relations: Sequence[Relation]

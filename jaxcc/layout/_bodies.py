@@ -15,6 +15,7 @@ from jaxcc.layout._params import require_same_dtype
 from jaxcc.layout._relation import ANY_SCALE, EXACT_TOLERANCE, Relation, joined, same_scale
 from jaxcc.layout._rules import Equation, Refused, Side
 from jaxcc.layout._settle import settle, settled_value
+from jaxcc.layout._turns import require_straight
 from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import additive
 
@@ -43,6 +44,7 @@ class Body:
             try:
                 require_same_dtype(slot, whole, "the body of the loop makes")
                 relation = pairs.related(held, pairs.at_1(whole))
+                require_straight(relation, held.origin.name)
                 made.append(held._replace(relation=relation))
             except Refused as refused:
                 finding = applier.finding(refused, held.origin.line, ())

@@ -34,14 +34,20 @@ CONTROL_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_RANK_DEPENDENT": Entry(
         "a value moves from rank to rank, so that no layout says where it is",
-        "After a ppermute of blocks, rank r holds another rank's. A ring or a pipeline puts all "
-        "back in the end, in steps that a group of one does not have; jaxcc does not prove that. "
+        "After a ppermute of blocks, rank r holds another rank's. They may be computed with, "
+        "reduced over the axis, passed back, or returned as Local; they are no slice, and what was "
+        "not passed on lies on other ranks. A ring or a pipeline passes them on in steps that a "
+        "group of one does not have; jaxcc does not prove that. "
         'check(..., structure="rank-dependent") runs such a program on one rank and on several '
         "instead, and the report says that it was tested, not proved.",
         "def f(x):\n"
         "    n = lax.axis_size('tp')\n"
-        "    return lax.ppermute(x, 'tp', [(r, (r + 1) % n) for r in range(n)])\n\n\n" + _BY_ROWS,
-        "def f(x):\n    return lax.all_gather(x, 'tp', axis=0, tiled=True)\n\n\n" + _BY_ROWS,
+        "    return x + lax.ppermute(x, 'tp', [(r, (r + 1) % n) for r in range(n)])\n\n\n"
+        + _BY_ROWS,
+        "def f(x):\n"
+        "    n = lax.axis_size('tp')\n"
+        "    top = lax.ppermute(x, 'tp', [(r, (r + 1) % n) for r in range(n)])\n"
+        "    return lax.psum(top.sum(0), 'tp')\n\n\n" + _BY_ROWS,
     ),
     "LAYOUT_TESTED": Entry(
         "a program that was run gives other results on several ranks than on one",

@@ -35,6 +35,7 @@ class Memo:
             repr(relation.scale),
             relation.unmeasured,
             repr(relation.const),
+            tuple(relation.turned.items()),
             relation.tie,
             # 0 and False are equal, and what is false elsewhere is no term of a sum.
             None if relation.tie is None else repr(relation.tie.outside),

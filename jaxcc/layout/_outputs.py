@@ -14,6 +14,8 @@ from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
 from jaxcc.layout._repair import Repair, unit_factor
+from jaxcc.layout._rules import Refused
+from jaxcc.layout._turns import require_straight
 from jaxcc.layout._values import Held, Origin, type_text
 
 
@@ -44,7 +46,10 @@ def check_output(
         finding = output.against(axis, layout[axis])
         if finding is not None:
             return None, (finding,)
-    stated = from_layout(layout, whole, sizes)
+    finding = output.passed_on(layout)
+    if finding is not None:
+        return None, (finding,)
+    stated = from_layout(_of_blocks(layout, relation), whole, sizes)
     if not agrees(replace(relation, partial={}, local=frozenset()), stated):
         return None, (output.unlike(layout, whole, declared is not None),)
     finding = output.scale(layout)
@@ -59,12 +64,20 @@ def inferred(relation: Relation, sizes: Mapping[str, int]) -> LayoutMap | None:
             return None
         found[axis] = Sliced(digits[0].dim)
     found |= {axis: Partial(op) for axis, op in relation.partial.items()}
-    found |= {axis: Local for axis in relation.local}
+    found |= {axis: Local for axis in (*relation.local, *relation.turned)}
     # Major axes of one dimension come first.
     order = sorted(
         sizes, key=lambda a: -relation.ranks[a][0].stride if a in relation.ranks else -math.inf
     )
     return LayoutMap(tuple((axis, found.get(axis, Replicated)) for axis in order))
+
+
+def _of_blocks(layout: LayoutMap, relation: Relation) -> LayoutMap:
+    """The layout, where a Local value that was passed on is some block of the whole."""
+    block = {axis: Sliced(relation.ranks[axis][0].dim) for axis in relation.turned}
+    return LayoutMap(
+        tuple((axis, block.get(axis, one) if one == Local else one) for axis, one in layout.items_)
+    )
 
 
 def _walks(relation: Relation) -> str:
@@ -151,6 +164,17 @@ class _Output:
                     reduction_repair(relation, axis, op, self.sizes, "before it is returned"),
                 ),
             )
+        return None
+
+    def passed_on(self, layout: LayoutMap) -> Finding | None:
+        """What is wrong with a result of which ranks hold one another's blocks: only where it is
+        Local nobody asks whose."""
+        turned = {axis: one for axis, one in self.relation.turned.items() if layout[axis] != Local}
+        try:
+            require_straight(replace(self.relation, turned=turned), self.name)
+        except Refused as refused:
+            because = f"{refused.because}, and its layout is {layout.describe()}"
+            return self.finding(refused.code, refused.what, because=because, fixes=refused.fixes)
         return None
 
     def unlike(self, layout: LayoutMap, whole: tuple[int, ...], declared: bool) -> Finding:

@@ -58,6 +58,10 @@ EXACT_TOLERANCE = 1e-12
 """Of ratios of whole numbers and of sizes of groups, and of what is multiplied again and again."""
 
 
+Turn = tuple[int, ...]
+"""For each rank along an axis, the rank whose block it holds."""
+
+
 def empty(shape: Sequence[int]) -> Relation:
     """The relation of an array without elements: there is nothing to say of them."""
     return Relation(tuple(uniform(size) for size in shape)).scaled(1.0)
@@ -115,6 +119,10 @@ def _no_ranks() -> Mapping[str, Digits]:
     return MappingProxyType({})
 
 
+def _no_turns() -> Mapping[str, Turn]:
+    return MappingProxyType({})
+
+
 def _no_partial() -> Mapping[str, ReduceOp]:
     return MappingProxyType({})
 
@@ -133,6 +141,7 @@ class Relation:
       const: the value at n and at 1 if both are one number everywhere; at n perhaps another on
         every rank.
       tie: how the value depends on an array of integers, if that says more, or less, than the rest.
+      turned: the axes of `ranks` over which a rank holds another one's block, and whose.
     """
 
     dims: tuple[Digits, ...]
@@ -143,6 +152,7 @@ class Relation:
     unmeasured: bool = False
     const: tuple[Any, Any] | None = None
     tie: Tie | None = None
+    turned: Mapping[str, Turn] = field(default_factory=_no_turns)
 
     @property
     def by_rank(self) -> bool:
@@ -297,7 +307,10 @@ def layout_seen(relation: Relation, axes: Sequence[str]) -> LayoutMap | str:
             entries.append((axis, Partial(relation.partial[axis])))
         else:
             entries.append((axis, found.get(axis, Replicated)))
-    return LayoutMap(tuple(entries))
+    layout = LayoutMap(tuple(entries))
+    if relation.turned:
+        return f"{layout.describe()}, passed on along {', '.join(relation.turned)}"
+    return layout
 
 
 def _sliced_position(

@@ -120,10 +120,12 @@ CollectiveRule = Callable[[Equation, Relation], Relation]
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective's rule at n, and what it does to the digits on a group of one."""
+    """A collective's rule at n, and what it does to the digits on a group of one; `turns` is
+    whether the rule sees values that ranks have passed on to one another."""
 
     relate: CollectiveRule
     alone: ShapeRule
+    turns: bool
 
 
 _computing: dict[str, ComputingRule] = {}
@@ -199,15 +201,17 @@ def _identity(
 
 
 def collective_rule(
-    *names: str, alone: ShapeRule = _identity, by_rank: bool = False
+    *names: str, alone: ShapeRule = _identity, by_rank: bool = False, turns: bool = False
 ) -> Callable[[CollectiveRule], CollectiveRule]:
     """Registers a rule for collectives; `alone` is what they do on a group of one.
 
-    `by_rank` is that of `layout_rule`.
+    `by_rank` is that of `layout_rule`. With `turns` the rule sees values that ranks have passed on
+    to one another (`Relation.turned`) as they are; without, such values are taken with the ranks in
+    the order of what they hold, if the collective is over other axes, and else refused.
     """
 
     def register(rule: CollectiveRule) -> CollectiveRule:
-        _collective.update(dict.fromkeys(names, Collective(rule, alone)))
+        _collective.update(dict.fromkeys(names, Collective(rule, alone, turns)))
         (_by_rank.update if by_rank else _by_rank.difference_update)(names)
         return rule
 

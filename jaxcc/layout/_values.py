@@ -77,6 +77,7 @@ def made_by(step: Step, source: Held | None, relation: Relation, *, moved: bool 
         old.partial != relation.partial
         or old.local != relation.local
         or old.ranks != relation.ranks
+        or old.turned != relation.turned
     )
     return Held(
         source.base,

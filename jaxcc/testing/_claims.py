@@ -56,6 +56,8 @@ def arrays_of(
         parts = np.broadcast_to(_uniform_noise(relation, varied, rng), parts.shape)
     if integers is not None:
         parts = np.round(parts).astype(int)
+    for axis, turn in relation.turned.items():
+        parts = parts.take(turn, list(sizes).index(axis))
     return parts, one.copy()
 
 
@@ -116,6 +118,8 @@ def holds(relation: Relation, parts: Array, one: Array, sizes: Mapping[str, int]
     """Why `relation` is not true of these arrays; empty if it is."""
     if parts.shape != (*sizes.values(), *relation.shape):
         return f"per-rank shape {parts.shape[len(sizes) :]}, claimed {relation.shape}"
+    for axis, turn in relation.turned.items():
+        parts = parts.take(np.argsort(turn), list(sizes).index(axis))
     for at, axis in enumerate(sizes):
         if relation.plain_over(axis) and not _same(parts, parts.take([0], at)):
             return f"ranks of {axis} differ"

@@ -23,6 +23,7 @@ from jaxcc.layout._rules import (
     computing_rule_of,
     shape_rule_of,
 )
+from jaxcc.layout._turns import straightened, turned_back
 from jaxcc.testing import (
     _samples_along,
     _samples_combinators,
@@ -67,7 +68,7 @@ def rulecheck(
     rng = np.random.default_rng([seed, zlib.crc32(op.encode())])
     accepted = refused = 0
     for _ in range(n_samples):
-        sample = sampler(rng)
+        sample = _passed_on(sampler(rng), rng)
         try:
             claimed = _claims(op, sample)
         except (Refused, CutError):
@@ -93,12 +94,31 @@ def _claims(op: str, sample: Sample) -> list[Relation]:
         assert sample.out_shape is not None
         return [replace(x, dims=tuple(shape(sample.params, x.dims, sample.out_shape)))]
     eqn = Equation(op, sample.sizes, _side(sample, at_n=True), _side(sample, at_n=False))
-    if collective is not None:
+    if collective is not None and collective.turns:
         return [collective.relate(eqn, sample.relations[0])]
-    rule = computing_rule_of(op)
+    turned, relations = straightened(eqn, sample.relations)
+    rule = collective.relate if collective is not None else computing_rule_of(op)
     assert rule is not None, f"{op} has no rule"
-    made = rule(eqn, *sample.relations)
-    return [made] if isinstance(made, Relation) else list(made)
+    made = rule(eqn, *relations)
+    results = [made] if isinstance(made, Relation) else list(made)
+    return [turned_back(turned, one) for one in results]
+
+
+def _passed_on(sample: Sample, rng: np.random.Generator) -> Sample:
+    """The sample where, now and then, ranks hold one another's blocks, mostly of all operands."""
+    axis = list(sample.sizes)[int(rng.integers(len(sample.sizes)))]
+    if rng.random() < 0.9:
+        return sample
+    turn = tuple(int(rank) for rank in rng.permutation(sample.sizes[axis]))
+    if turn == tuple(range(len(turn))):
+        return sample
+    relations = tuple(
+        replace(x, turned={axis: turn}, tie=None)
+        if axis in x.ranks and not x.by_rank and rng.random() < 0.9
+        else x
+        for x in sample.relations
+    )
+    return replace(sample, relations=relations)
 
 
 def _side(sample: Sample, *, at_n: bool) -> Side:

@@ -34,6 +34,7 @@ from jaxcc.layout import (
     _relation,
     _settle,
     _tie,
+    _turns,
     _walk,
     check,
     on,
@@ -88,6 +89,31 @@ def wrong(args: Any, ins: Any, outs: Any, **sizes: int) -> Callable[[Any], Any]:
         return f
 
     return add
+
+
+def passed_on(x: Any) -> Any:
+    n = lax.axis_size("tp")
+    return lax.ppermute(x, "tp", [(rank, (rank + 1) % n) for rank in range(n)])
+
+
+@wrong(((12,),), (S0,), S0)
+def returned_on_the_next_rank(x):
+    return passed_on(x)
+
+
+@wrong(((12,),), (S0,), S0)
+def passed_on_in_a_loop(x):
+    return lax.scan(lambda c, _: (passed_on(c), None), x, None, length=3)[0]
+
+
+@wrong(((12,),), (S0,), S0)
+def changed_on_the_next_rank(x):
+    return jnp.sin(passed_on(x))
+
+
+@wrong(((12,), (12,)), (S0, S0), S0)
+def product_with_the_neighbours_block(x, y):
+    return passed_on(passed_on(x) * y)
 
 
 IDS = jax.ShapeDtypeStruct((5,), jnp.int32)
@@ -331,6 +357,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+def _straightened_anyway(eqn: Any, operands: Any) -> Any:
+    turned = {axis: turn for x in operands for axis, turn in x.turned.items()}
+    return turned, [replace(x, turned={}) for x in operands]
+
+
 def _yes(*args: Any, **kwargs: Any) -> bool:
     return True
 
@@ -383,6 +414,12 @@ MUTANTS = [
     part(nested, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
          ops=("leave_shard_map",)),
     part(nested, "scattered", lambda eqn, x, axis, dim: x, ops=("enter_shard_map",)),
+    # Blocks that are passed on.
+    part(_turns, "_names", lambda value, axis: False, ops=("all_gather",)),
+    part(_apply, "turned_back", lambda turned, made: made, "changed_on_the_next_rank"),
+    part(_apply, "straightened", _straightened_anyway, "product_with_the_neighbours_block"),
+    part(_outputs._Output, "passed_on", _nothing, "returned_on_the_next_rank"),
+    part(_bodies, "require_straight", _nothing, "passed_on_in_a_loop"),
     # Control flow.
     part(_bodies, "_same_factor", _yes, "summed_every_turn"),
     part(_loops, "_fixed_point", _one_turn, "summed_every_turn_and_halved"),

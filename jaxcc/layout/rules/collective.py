@@ -15,6 +15,7 @@ from jaxcc.layout._ranked import each_rank, ranked
 from jaxcc.layout._relation import Relation, constant, select
 from jaxcc.layout._rules import Equation, Refused, collective_rule
 from jaxcc.layout._settle import settled
+from jaxcc.layout._turns import TESTED_ONLY, passed, passed_on
 from jaxcc.layout.rules._combine import measured, partial_refused
 
 _REDUCTIONS: Mapping[str, ReduceOp] = {
@@ -198,7 +199,7 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
     return replace(x, dims=tuple(dims))
 
 
-def _turned(
+def _kept(
     params: Mapping[str, Any], dims: Sequence[Digits], out: Sequence[int]
 ) -> Sequence[Digits]:
     """On a group of one a permutation without its rank makes zeros."""
@@ -207,7 +208,7 @@ def _turned(
     return dims
 
 
-@collective_rule("ppermute", alone=_turned)
+@collective_rule("ppermute", alone=_kept, turns=True)
 def _permute(eqn: Equation, x: Relation) -> Relation:
     axes = axes_of(eqn)
     pairs: Sequence[tuple[int, int]] = eqn.per_rank.params["perm"]
@@ -217,15 +218,13 @@ def _permute(eqn: Equation, x: Relation) -> Relation:
             "LAYOUT_RANK_DEPENDENT",
             f"{eqn.op} leaves out ranks of {', '.join(axes)}, which receive zeros",
             because="a group of one receives zeros too, or all, whatever the others do",
-            fixes=_TESTED_ONLY,
+            fixes=(TESTED_ONLY,),
         )
-    if any(axis in x.ranks for axis in axes):
-        raise Refused(
-            "LAYOUT_RANK_DEPENDENT",
-            f"{eqn.op} passes on {eqn.name(0)}, which is {eqn.layout(0)}, to other ranks",
-            because="a rank then holds a block that its number does not name",
-            fixes=("all_gather the blocks, or use all_to_all", *_TESTED_ONLY),
-        )
+    if len(axes) == 1 and axes[0] in x.ranks:
+        return passed(x, axes[0], pairs)
+    for axis in axes:
+        if axis in x.ranks:
+            raise passed_on(eqn, 0, axis, f"{eqn.op} mixes up the ranks of several axes")
     kinds = {
         "local" if axis in x.local else x.partial.get(axis, "plain")
         for axis in axes
@@ -241,12 +240,6 @@ def _permute(eqn: Equation, x: Relation) -> Relation:
         )
     # What all ranks hold, and a reduction over what they hold, do not change if they change places.
     return x
-
-
-_TESTED_ONLY = (
-    'for a ring or a pipeline: check(..., structure="rank-dependent"), which runs the program '
-    "instead of proving it",
-)
 
 
 @collective_rule("pbroadcast")

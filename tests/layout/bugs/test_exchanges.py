@@ -70,13 +70,13 @@ def attention_in_turns(q, k, v, turns):
 
 
 @right(*RING, **TESTED)
-@unproved(*RING, "LAYOUT_RANK_DEPENDENT", "lax.ppermute", CURE)
+@unproved(*RING, "LAYOUT_STRUCTURE", "q @ k.T", CURE)
 def ring_attention(q, k, v):
     return attention_in_turns(q, k, v, lax.axis_size("tp"))
 
 
 @wrong(*RING, "LAYOUT_TESTED", "", **TESTED)
-@wrong(*RING, "LAYOUT_RANK_DEPENDENT", "lax.ppermute")
+@wrong(*RING, "LAYOUT_STRUCTURE", "q @ k.T")
 def ring_attention_of_too_few_turns(q, k, v):
     return attention_in_turns(q, k, v, max(1, lax.axis_size("tp") - 1))
 

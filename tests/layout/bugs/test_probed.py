@@ -297,7 +297,7 @@ def blocks_moved_along_the_ring(x):
     return lax.ppermute(x, "tp", ring(1))
 
 
-@unproved((f32(24, 6),), (S0,), S0, "LAYOUT_RANK_DEPENDENT", "lax.ppermute", "rank-dependent")
+@right((f32(24, 6),), (S0,), S0)
 def blocks_moved_and_moved_back(x):
     return lax.ppermute(jnp.sin(lax.ppermute(x, "tp", ring(1))), "tp", ring(-1))
 

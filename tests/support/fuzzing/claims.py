@@ -40,6 +40,8 @@ class Claims:
         """
         if parts.shape[1:] != (*self.sizes.values(), *relation.shape):
             return f"shape {parts.shape[1:]}, claimed {relation.shape}"
+        for axis, turn in relation.turned.items():
+            parts = parts.take(np.argsort(turn), 1 + list(self.sizes).index(axis))
         if relation.const is not None:
             return self._constant(relation.const, parts, one)
         if relation.partial or relation.local:

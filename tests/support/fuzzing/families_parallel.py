@@ -111,6 +111,28 @@ def rotate(w: Writer) -> bool:
     return k is not None and w.add(w.types[k], "rotated", [k], axis, 1)
 
 
+def there_and_back(w: Writer) -> bool:
+    """Blocks that are passed on, and back again."""
+    axis = w.any_of(list(w.sizes))
+    k = w.value(lambda t: t.whole, lambda t: t.is_float and t.dim_of(axis) is not None)
+    return k is not None and w.add(w.types[k], "there_and_back", [k], axis, 1 + w.choices.below(2))
+
+
+def rotated_sum(w: Writer) -> bool:
+    """A sum over the dimension whose blocks were passed on."""
+    axis = w.any_of(list(w.sizes))
+    k = w.value(lambda t: t.whole, lambda t: t.is_float and t.dim_of(axis) is not None)
+    if k is None:
+        return False
+    t = w.types[k]
+    dim = t.dim_of(axis)
+    assert dim is not None
+    made = t.without([dim])
+    for other in t.axes_of(dim):
+        made = made.pending(other, "sum")
+    return w.add(made, "rotated_sum", [k], axis, dim)
+
+
 def swap(w: Writer) -> bool:
     """Two ranks of all axes change places."""
     axes = tuple(w.sizes)
@@ -343,8 +365,8 @@ def dynamic(w: Writer) -> bool:
 
 COLLECTIVES: list[tuple[Family, int]] = [
     (finish, 8), (forget, 4), (again, 1), (gather, 4), (gather_sum, 1), (scatter, 3), (exchange, 3),
-    (rotate, 1), (swap, 1), (own_block, 2), (miscount, 5), (add_share, 1), (share_of_bias, 1),
-    (length, 1),
+    (rotate, 1), (swap, 1), (there_and_back, 1), (rotated_sum, 1), (own_block, 2), (miscount, 5),
+    (add_share, 1), (share_of_bias, 1), (length, 1),
 ]  # fmt: skip
 INDEXED: list[tuple[Family, int]] = [
     (positions, 2), (masked, 2), (on_rank, 1), (times_rank, 1), (take, 3), (take_along, 1),

@@ -196,6 +196,14 @@ def _rotated(x: Any, axis: str, shift: int) -> Any:
     return lax.ppermute(x, axis, [(i, (i + shift) % n) for i in range(n)])
 
 
+def _there_and_back(x: Any, axis: str, shift: int) -> Any:
+    return _rotated(jnp.sin(_rotated(x, axis, shift)), axis, -shift)
+
+
+def _rotated_sum(x: Any, axis: str, dim: int) -> Any:
+    return _rotated(x, axis, 1).sum(dim)
+
+
 def _swapped(x: Any, axes: Sequence[str]) -> Any:
     """The first and the last rank of several axes change places."""
     last: Any = _size(axes) - 1
@@ -285,4 +293,6 @@ STEPS: dict[str, Callable[..., Any]] = {
     "all_to_all": lambda x, axis, split, concat: lax.all_to_all(x, axis, split, concat, tiled=True),
     "rotated": _rotated,
     "swapped": _swapped,
+    "there_and_back": _there_and_back,
+    "rotated_sum": _rotated_sum,
 }
