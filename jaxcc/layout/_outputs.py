@@ -46,7 +46,7 @@ def check_output(
         finding = output.against(axis, layout[axis])
         if finding is not None:
             return None, (finding,)
-    finding = output.passed_on(layout)
+    finding = output.passed_on(layout) or output.indivisible(layout, whole)
     if finding is not None:
         return None, (finding,)
     stated = from_layout(_of_blocks(layout, relation), whole, sizes)
@@ -175,6 +175,20 @@ class _Output:
         except Refused as refused:
             because = f"{refused.because}, and its layout is {layout.describe()}"
             return self.finding(refused.code, refused.what, because=because, fixes=refused.fixes)
+        return None
+
+    def indivisible(self, layout: LayoutMap, whole: tuple[int, ...]) -> Finding | None:
+        """What is wrong with a result of which the ranks' blocks are not all."""
+        for dim, size in enumerate(whole):
+            axes = [axis for axis in layout if layout[axis] == Sliced(dim)]
+            ranks = math.prod(self.sizes[axis] for axis in axes)
+            if axes and size % ranks:
+                return self.finding(
+                    "LAYOUT_INDIVISIBLE",
+                    f"dimension {dim} of {self.name} is {size} on one rank, which the {ranks} "
+                    f"ranks of {', '.join(axes)} do not divide",
+                    because=f"blocks of {size // ranks} leave {size % ranks} elements out",
+                )
         return None
 
     def unlike(self, layout: LayoutMap, whole: tuple[int, ...], declared: bool) -> Finding:

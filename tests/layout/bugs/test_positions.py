@@ -9,6 +9,12 @@ from programs import S0, S1, Case, P, Programs, R, f32
 PROGRAMS = Programs(modes=(True,))
 right, wrong = PROGRAMS.right, PROGRAMS.wrong
 
+@wrong((f32(6, 10),), (R,), S1, "LAYOUT_INDIVISIBLE", "")
+def ones_of_blocks_that_are_not_all(x):
+    block = x.shape[1] // lax.axis_size("tp")
+    return jnp.ones_like(lax.dynamic_slice_in_dim(x, lax.axis_index("tp") * block, block, 1))
+
+
 # Terms of one rank.
 BIASED = (f32(6, 24), f32(24, 12), f32(12)), (S1, S0, R), R
 
