@@ -122,7 +122,7 @@ RIGHT = [
 
 def inputs() -> list[Any]:
     rng = np.random.default_rng()
-    return [rng.standard_normal(shape).astype(np.float32) for shape in (X, W, V)]
+    return [0.3 * rng.standard_normal(shape, dtype=np.float32) for shape in (X, W, V)]
 
 
 def by_jax(case: Case, dp: int, tp: int, args: list[Any]) -> list[Any]:
@@ -153,7 +153,7 @@ def test_right_programs_are_accepted_and_devices_agree(case: Case) -> None:
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)
 def test_right_programs_pass_when_they_are_run_for_all_ranks_on_one_device(case: Case) -> None:
-    assert_rank_invariant(case.f, *inputs(), mesh=MESH, rtol=1e-4, **case.how)
+    assert_rank_invariant(case.f, *inputs(), mesh=MESH, rtol=1e-4, atol=1e-3, **case.how)
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=str)
