@@ -64,7 +64,7 @@ def on_every_rank(tx: Any) -> Any:
 
 def main() -> None:
     """Prints milliseconds, quartiles and ratios for each optimizer."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Fused optimizer steps")
     parser.add_argument("--mib", type=int, default=64, help="MiB of f32 parameters (64)")
     parser.add_argument("--rounds", type=int, default=15, help="timed turns (15)")
     parser.add_argument("names", nargs="*", default=list(BY_OPTAX), help="optimizers (all)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
 from jaxcc.layout._digits import CutError, count, uniform, whole_dim
+from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._errors import Finding, LayoutError
 from jaxcc.layout._explain import (
     cut_refused,
@@ -38,7 +40,7 @@ from jaxcc.layout._rules import (
 )
 from jaxcc.layout._settle import settled
 from jaxcc.layout._tie import Tie
-from jaxcc.layout._turns import require_straight, straightened, turned_back
+from jaxcc.layout._turns import straightened, turned_back
 from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
 from jaxcc.layout._values import Held, Whole, continued, made_by, origin_of
 
@@ -177,7 +179,7 @@ class Applier:
 
     def unmatched_at_n(self, step: Step) -> None:
         """A computing step that only stands at n: fine among numbers."""
-        if self._folded(step):
+        if self._folded(step) or self._rescaled(step):
             return
         helds = [self.pairs.at_n(slot) for slot in step.operands]
         earlier = tuple(dict.fromkeys(f for held in helds for f in held.findings))
@@ -207,6 +209,27 @@ class Applier:
         held = made_by(step, helds[0] if helds else None, self._memo.kept(made))
         self.pairs.held[slot] = held._replace(base=self.pairs.new_base())
         return True
+
+    def _rescaled(self, step: Step) -> bool:
+        """A product with a number that a group of one does not multiply by: another scale."""
+        if step.op not in ("mul", "div") or kind_of(step.results[0].dtype) != "f":
+            return False
+        helds = [self.pairs.at_n(slot) for slot in step.operands]
+        places = (0, 1) if step.op == "mul" else (0,)
+        for at in places:
+            held, number = helds[at], helds[1 - at].const
+            x = held.relation
+            if x is None or x.by_rank or step.operands[at].shape != step.results[0].shape:
+                continue
+            if not isinstance(number, (int, float)) or not 0 < number < math.inf:
+                continue
+            if "prod" in x.partial.values() or math.isnan(x.scale):
+                continue
+            scale = x.scale * number if step.op == "mul" else x.scale / number
+            made = self._memo.kept(replace(x, tie=None).scaled(scale))
+            self.pairs.held[step.results[0]] = made_by(step, held, made)
+            return True
+        return False
 
     # Both sides -----------------------------------------------------------------------------------
 
@@ -263,9 +286,6 @@ class Applier:
     def _controlled(self, step: Step, other: Step, helds: Sequence[Held]) -> Sequence[Held]:
         """What is known of the results of a loop or a choice."""
         try:
-            for held in helds:
-                if held.relation is not None:
-                    require_straight(held.relation, held.origin.name)
             return self.control[step.op](self, step, other)
         except (LayoutError, Refused, CutError) as error:
             findings = (self.finding(_as_refused(error, step), step.line, helds, step),)

@@ -19,6 +19,8 @@ from jaxcc.layout._turns import require_straight
 from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import additive
 
+_NO_TURNS = "through loops and branches only blocks are followed that are the ranks' own"
+
 
 @dataclass(frozen=True)
 class Body:
@@ -44,7 +46,7 @@ class Body:
             try:
                 require_same_dtype(slot, whole, "the body of the loop makes")
                 relation = pairs.related(held, pairs.at_1(whole))
-                require_straight(relation, held.origin.name)
+                require_straight(relation, held.origin.name, _NO_TURNS)
                 made.append(held._replace(relation=relation))
             except Refused as refused:
                 finding = applier.finding(refused, held.origin.line, ())
@@ -84,6 +86,7 @@ def inputs_of(applier: Applier, step: Step, other: Step) -> list[Held]:
             try:
                 require_same_dtype(slot, whole_slot, f"{step.op} reads")
                 relation = applier.pairs.related(held, whole)
+                require_straight(relation, held.origin.name, _NO_TURNS)
                 held = held._replace(relation=rooted(relation, slot, held, whole))
             except Refused as refused:
                 finding = applier.finding(refused, step.line, read, step)

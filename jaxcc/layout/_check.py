@@ -15,7 +15,7 @@ from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, Replicated, flatten_layouts
-from jaxcc.layout._proof import Program, local_axes, positive, prove
+from jaxcc.layout._proof import Program, Proof, local_axes, positive, prove
 from jaxcc.layout._report import LayoutReport, type_texts
 from jaxcc.layout._tested import tested
 from jaxcc.layout._trace import argument_names, function_name
@@ -58,8 +58,9 @@ def check(
         and on the mesh's, on one device, and the report says that it was tested. `out_layouts` is
         needed.
       axis_names: the axes of which `f` is one rank, as for `jax.shard_map`; over the others `f`
-        sees whole arrays, and calls `jax.shard_map` itself, without `mesh=`. An empty set is for a
-        whole program. By default all.
+        sees whole arrays, and calls `jax.shard_map` itself. An empty set is for a whole program. By
+        default all. A shard_map inside that was given a mesh of these axes is traced for others of
+        its sizes, too.
 
     Returns:
       The program with the layout of each value.
@@ -90,6 +91,7 @@ def check(
     notes = (*_notes(program.layouts), *_pending_notes(proof.outs, out_layouts))
     if grad is not None:
         types = [var.aval for var in proof.alone.outvars]
+        _require_cotangents(proof)
         unit = with_gradients(f, avals, grad, grads, program.layouts, types, proof.outs)
         plain, program = program, _with_gradients(program, unit)
         try:
@@ -107,11 +109,22 @@ def check(
         in_names=program.names,
         in_types=type_texts(jax.tree.leaves(program.avals)),
         out_names=names,
-        out_types=type_texts([var.aval for var in proof.alone.outvars]),
+        out_types=type_texts(proof.out_types),
         notes=(*notes, *proof.result.assumptions),
         assumed=len(proof.result.assumptions),
         source=proof.result.source,
     )
+
+
+def _require_cotangents(proof: Proof) -> None:
+    for at, (var, own) in enumerate(zip(proof.alone.outvars, proof.out_types, strict=True)):
+        if tuple(var.aval.shape) != own.shape:
+            raise LayoutError(
+                "LAYOUT_ARGUMENT",
+                f"grad=: result {at} is a block of {tuple(var.aval.shape)} that was passed on, of "
+                "which a group of one has no gradient",
+                fixes=("check the gradient of a function that reduces it, or passes it back",),
+            )
 
 
 def _program(
@@ -230,12 +243,16 @@ def manual_axes(axis_names: Collection[str] | None, sizes: Mapping[str, int]) ->
     """The axes of which a function is one rank."""
     if axis_names is None:
         return frozenset(sizes)
-    ours = {axis_names} if isinstance(axis_names, str) else set(axis_names)
-    for axis in sorted(ours.difference(sizes), key=str):
+    known = ", ".join(map(repr, sizes))
+    if not isinstance(axis_names, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise LayoutError(
-            "LAYOUT_AXIS",
-            f"axis_names= has {axis!r}, and the mesh {', '.join(map(repr, sizes))}",
+            "LAYOUT_ARGUMENT",
+            f"axis_names is {axis_names!r}, not a set of axes of the mesh: {known}",
         )
+    ours = [axis_names] if isinstance(axis_names, str) else list(axis_names)
+    for axis in ours:
+        if axis not in list(sizes):
+            raise LayoutError("LAYOUT_AXIS", f"axis_names has {axis!r}, and the mesh {known}")
     return frozenset(ours)
 
 

@@ -243,9 +243,8 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "a shard_map inside the function does not fit",
         "The checked function is one rank of every axis of the mesh, so that no axis is left for "
         "a shard_map inside it. axis_names= says of which axes it is one rank; along the others it "
-        "sees whole arrays, and slices them itself. With axis_names=() it is a whole program. The "
-        "check traces it for several sizes of groups, each with a mesh of its own: a shard_map "
-        "inside takes it from the context if mesh= is left out.",
+        "sees whole arrays, and slices them itself. With axis_names=() it is a whole program. A "
+        "shard_map inside is over the axes of the mesh that is checked.",
         _NESTED + "    return twice(x)\n\n\ncheck(f, x, mesh=mesh, in_layouts=Replicated)\n",
         _NESTED
         + "    return twice(x)\n\n\n"

@@ -217,8 +217,8 @@ def _cond(run: _Run, eqn: Any, given: list[Any]) -> list[Any]:
     return run.unwatched(lambda: _lax.switch(given[0], branches, *given[1:]), eqn)
 
 
-# Outside of shard_map there is nothing to cast; a claim is watched, not computed.
-_IDENTITIES = frozenset({"pvary", "reduced_vary_cast", ASSUME})
+# Outside of shard_map there is nothing to cast or to place; a claim is watched, not computed.
+_IDENTITIES = frozenset({"pvary", "reduced_vary_cast", "sharding_constraint", "reshard", ASSUME})
 _BUILT: Mapping[str, Callable[[_Run, Any, list[Any]], list[Any]]] = {
     "scan": _scan,
     "while": _while,

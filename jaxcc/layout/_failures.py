@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
@@ -66,6 +67,8 @@ def explained(
             axis = _unknown_axis(error, sizes)
             if axis is not None:
                 raise _no_axis(axis, error, sizes) from error
+            if isinstance(error, NameError) and "unbound axis name" in str(error):
+                raise _left_out(error) from error
             if any(part in str(error) for part in _NESTED):
                 raise nested_error(_first_line(error), user_line(error)) from error
             raise _untraceable(error, seen, sizes) from error
@@ -85,6 +88,16 @@ def _no_axis(axis: str, error: Exception, sizes: Mapping[str, int]) -> LayoutErr
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
+def _left_out(error: Exception) -> LayoutError:
+    return LayoutError(
+        "LAYOUT_AXIS",
+        f"the function uses an axis that axis_names= leaves out: {_first_line(error)}",
+        line=user_line(error),
+        because="along it the function sees whole arrays: it is no rank of the axis",
+        fixes=("add the axis to axis_names=", "use it in a shard_map inside the function"),
+    )
 
 
 def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]) -> LayoutError:
@@ -147,6 +160,9 @@ def _raised_by_jax(error: Exception) -> bool:
 def _unknown_axis(error: Exception, sizes: Mapping[str, int]) -> str | None:
     """The axis that a collective of JAX was given and that no mesh has; JAX's own message does not
     always say it."""
+    in_spec = re.search(r"refers to '(\w+)'", str(error))
+    if in_spec and in_spec[1] not in sizes:
+        return in_spec[1]
     named = isinstance(error, ValueError) and "axis_name" in str(error)
     if not named and not isinstance(error, (NameError, AssertionError)):
         return None

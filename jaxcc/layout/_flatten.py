@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxcc import _compat
 from jaxcc._compat import SourceLine
-from jaxcc.layout._nested import opened
+from jaxcc.layout._nested import ENTER, LEAVE, opened
 from jaxcc.layout._trace import Trace
 
 
@@ -61,7 +61,10 @@ class Step:
 
 @dataclass
 class Program:
-    """The steps of a trace, with its inputs, constants and outputs as slots."""
+    """The steps of a trace, with its inputs, constants and outputs as slots.
+
+    `columns` are what positions were put together from, `left` what left a shard_map, and how.
+    """
 
     steps: list[Step] = field(default_factory=list[Step])
     inputs: tuple[Slot, ...] = ()
@@ -69,6 +72,7 @@ class Program:
     outputs: tuple[Slot, ...] = ()
     slots: dict[Any, Slot] = field(default_factory=dict[Any, Slot])
     columns: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
+    left: dict[Slot, tuple[Slot, Any]] = field(default_factory=dict[Slot, tuple[Slot, Any]])
 
 
 def flatten(trace: Trace) -> Program:
@@ -137,8 +141,14 @@ def _open(
             results = _open_call(jaxpr, [operands[i] for i in given], here, called, program)
             scope.update(zip(eqn.outvars, results, strict=True))
             continue
+        if op == ENTER and program.left.get(operands[0], (None, None))[1] == eqn.params:
+            # What the gradient keeps of a shard_map: every rank gets its own value back.
+            scope[eqn.outvars[0]] = program.left[operands[0]][0]
+            continue
         results = tuple(_define(var, scope) for var in eqn.outvars)
-        if op == "concatenate" and _are_columns(eqn, operands):
+        if op == LEAVE and eqn.params["sure"]:
+            program.left[results[0]] = operands[0], eqn.params
+        elif op == "concatenate" and _are_columns(eqn, operands):
             program.columns[results[0]] = operands
         elif op == "gather" or op.startswith("scatter"):
             operand, positions, *updates = operands

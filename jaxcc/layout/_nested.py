@@ -19,7 +19,8 @@ ENTER = "enter_shard_map"
 """The rank's block of an array, by the axes that `spec` gives for each dimension."""
 
 LEAVE = "leave_shard_map"
-"""The array whose blocks the ranks have; along the other axes of `axes` they have the same."""
+"""The array whose blocks the ranks have; along the other axes of `axes` they have the same, and JAX
+has seen to that if `sure`."""
 
 Spec = tuple[tuple[str, ...], ...]
 """For each dimension the axes that slice it, major first."""
@@ -44,7 +45,9 @@ def opened(eqn: Any) -> list[Any] | None:
         raise nested_error("the function is one rank of its axes already", line)
 
     def move(op: str, spec: Any, outer: Any, given: Any, made: Any) -> Any:
-        moved = {"spec": _spec(spec, outer.aval.ndim, eqn), "axes": axes}
+        dims = _spec(spec, outer.aval.ndim, eqn)
+        sure = params["check_vma"] or set(axes) <= {axis for over in dims for axis in over}
+        moved = {"spec": dims, "axes": axes, "sure": sure}
         return _compat.with_operation(eqn, op, moved, [given], [made])
 
     return [
@@ -93,6 +96,6 @@ def nested_error(what: str, line: SourceLine | None) -> LayoutError:
         fixes=(
             "give check the per-rank function that shard_map is given",
             "check(..., axis_names=...) with the axes of which the function is one rank, () for a "
-            "whole program; the shard_map inside without mesh=, so that it takes that of each size",
+            "whole program",
         ),
     )

@@ -67,12 +67,16 @@ class Program:
 
 @dataclass(frozen=True)
 class Proof:
-    """A program that computes the same on `groups` as on a group of one, whose trace is `alone`."""
+    """A program that computes the same on `groups` as on a group of one, whose trace is `alone`.
+
+    `out_types` are whole types, as the ranks' parts of the results make them.
+    """
 
     groups: tuple[Mapping[str, int], ...]
     alone: Trace
     result: WalkResult
     outs: tuple[LayoutMap, ...]
+    out_types: tuple[jax.ShapeDtypeStruct, ...]
 
 
 def prove(program: Program, out_layouts: Any) -> Proof:
@@ -101,7 +105,19 @@ def prove(program: Program, out_layouts: Any) -> Proof:
         found = walk(held, alone, plain, program.names, others, program.out_names)
         if found.findings:
             raise LayoutError.of(found.findings)
-    return Proof(tuple(groups), alone, result, tuple(outs))
+    types = [
+        _whole_type(var.aval, out, program.sizes)
+        for var, out in zip(traces[0].outvars, outs, strict=True)
+    ]
+    return Proof(tuple(groups), alone, result, tuple(outs), tuple(types))
+
+
+def _whole_type(part: Any, layout: LayoutMap, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
+    shape = list(part.shape)
+    for axis, one in layout.items_:
+        if isinstance(one, Sliced):
+            shape[one.dim] *= sizes[axis]
+    return jax.ShapeDtypeStruct(tuple(shape), part.dtype)
 
 
 def _walked(

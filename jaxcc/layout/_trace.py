@@ -179,7 +179,7 @@ def trace(
         )
     token = _checked.set(True)
     try:
-        with _compat.outside_all_traces(), _jax.sharding.use_abstract_mesh(mesh):
+        with _compat.traced_for(mesh):
             closed = _jax.make_jaxpr(wrapped)(*avals)
     finally:
         _checked.reset(token)

@@ -66,22 +66,21 @@ def passed(x: Relation, axis: str, pairs: Sequence[tuple[int, int]]) -> Relation
     return replace(x, turned=turned, tie=None)
 
 
-def require_straight(x: Relation, name: str) -> None:
-    """Refuses a value of which ranks hold the blocks of other ranks.
+def require_straight(x: Relation, name: str, why: str = "") -> None:
+    """Refuses a value of which ranks hold the blocks of other ranks; `why` is for a place where no
+    layout is asked.
 
     Raises:
       Refused: LAYOUT_RANK_DEPENDENT.
     """
     for axis, turn in x.turned.items():
+        back = "pass it back, or reduce it over the axis"
+        local = f"declare it Local over '{axis}', where nobody needs to know whose block it is"
         raise Refused(
             "LAYOUT_RANK_DEPENDENT",
             f"{name} was passed on along '{axis}': rank 0 holds the block of rank {turn[0]}",
-            because="a layout says that rank r holds block r",
-            fixes=(
-                "pass it back, or reduce it over the axis",
-                f"declare it Local over '{axis}', where nobody needs to know whose block it is",
-                TESTED_ONLY,
-            ),
+            because=why or "a layout says that rank r holds block r",
+            fixes=(back, TESTED_ONLY) if why else (back, local, TESTED_ONLY),
         )
 
 

@@ -3,6 +3,7 @@ decides, held against JAX running them on devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -94,6 +95,61 @@ def training_step(x: Any, w: Any, v: Any) -> Any:
     return value, w - 0.1 * dw, v - 0.1 * dv
 
 
+def of_all(f: Any, ins: Any, outs: Any, check_vma: bool = True) -> Any:
+    return jax.shard_map(f, in_specs=ins, out_specs=outs, check_vma=check_vma)
+
+
+def gradient_without_vma(x: Any, w: Any, v: Any) -> Any:
+    """JAX divides what comes back by the ranks of the axes that out_specs leaves out."""
+
+    def block(x: Any, w: Any) -> Any:
+        return lax.psum(x @ w, "tp")
+
+    product = of_all(block, (P(None, "tp"), P("tp")), P(), check_vma=False)
+    return jax.grad(lambda w: jnp.square(product(x, w)).sum())(w)
+
+
+def gradient_of_a_bias_of_rank_0(x: Any, w: Any, v: Any) -> Any:
+    def block(x: Any, w: Any, b: Any) -> Any:
+        return lax.psum(x @ w + jnp.where(lax.axis_index("tp") == 0, b, 0), "tp")
+
+    biased = of_all(block, (P("dp", "tp"), P("tp"), P()), P("dp"))
+    return jax.grad(lambda b: jnp.sin(biased(x, w, b)).sum())(v[:, 0])
+
+
+def gradient_of_a_sliced_vocabulary(x: Any, w: Any, v: Any) -> Any:
+    """A table of 16 rows over tp, read at ids and scored against them."""
+    ids = jnp.argsort(jnp.argsort(x[:, 0]))
+
+    def loss(table: Any) -> Any:
+        rows = of_all(lambda i, t: jaxcc.comm.embed(i, t, "tp"), (P("dp"), P("tp")), P("dp"))(
+            ids, table
+        )
+        mean = of_all(
+            lambda z, i: lax.pmean(jaxcc.comm.cross_entropy(z, i, "tp").mean(), "dp"),
+            (P("dp", "tp"), P("dp")),
+            P(),
+        )
+        return mean(rows @ table.T, ids)
+
+    return jax.grad(loss)(v)
+
+
+@partial(jax.shard_map, in_specs=(P("dp", "tp"), P("tp")), out_specs=P("dp"))
+def decorated(x: Any, w: Any) -> Any:
+    return lax.psum(x @ w, "tp")
+
+
+def decorated_outside(x: Any, w: Any, v: Any) -> Any:
+    return jax.jit(decorated)(x, w) @ v
+
+
+def read_around(x: Any, w: Any, v: Any) -> Any:
+    total = x.sum(1, keepdims=True)
+    x = lax.with_sharding_constraint(x, P("dp"))
+    return of_all(lambda x: x + total, P(None, "tp"), P(None, "tp"))(x)
+
+
 @dataclass(frozen=True)
 class Case:
     """A function, the axes of which it is one rank, and the layouts of `x` and of its results; the
@@ -117,6 +173,16 @@ RIGHT = [
     *(Case(f, ("dp",), ROWS, ROWS) for f in (mlp, mlp_in_one, layers, by_rank)),
     *(Case(f, ("dp",), ROWS) for f in (loss, gradients)),
     *(Case(f, ()) for f in (mlp, layers, by_rank, sum_over_both, training_step)),
+    *(
+        Case(f, ())
+        for f in (
+            gradient_without_vma,
+            gradient_of_a_bias_of_rank_0,
+            gradient_of_a_sliced_vocabulary,
+            decorated_outside,
+            read_around,
+        )
+    ),
 ]
 
 
@@ -138,8 +204,9 @@ def by_jax(case: Case, dp: int, tp: int, args: list[Any]) -> list[Any]:
         return [np.asarray(y) for y in jax.tree.leaves(jax.jit(f)(*args))]
 
 
-# JAX traces a gradient inside the outer function, but cannot lower what it keeps for it.
-LOWERED = [case for case in RIGHT if case.f is not gradients]
+# JAX traces a gradient inside the outer function, but cannot lower what it keeps for it; and a
+# shard_map keeps the first mesh that it runs on.
+LOWERED = [case for case in RIGHT if case.f not in (gradients, decorated_outside)]
 
 
 @pytest.mark.parametrize("case", LOWERED, ids=str)
@@ -225,28 +292,56 @@ def test_the_report_shows_entering_and_leaving() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("f", "axis_names"),
-    [
-        (mlp, None),
-        (
-            lambda *a: jax.shard_map(jnp.sin, mesh=MESH, in_specs=P("tp"), out_specs=P("tp"))(a[0]),
-            (),
-        ),
-    ],
-    ids=["no axis is left", "a mesh of its own"],
-)
-def test_a_shard_map_that_does_not_fit_is_told_so(f: Any, axis_names: Any) -> None:
-    mesh = MESH if axis_names is None else AbstractMesh((4, 2), AXES, axis_types=AUTO)
+def test_a_shard_map_over_axes_that_are_not_left_for_it_is_told_so() -> None:
     with raises_layout("LAYOUT_NESTED") as findings:
-        check(f, *inputs(), mesh=mesh, in_layouts=Replicated, axis_names=axis_names)
+        check(mlp, *inputs(), mesh=MESH, in_layouts=Replicated)
     assert any("axis_names=" in fix for fix in findings[0].fixes)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_shard_map_with_a_mesh_of_its_own_is_checked_and_stays_as_it_is(jit: bool) -> None:
+    x, w, _ = inputs()
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), AXES, axis_types=AUTO)
+    given = {"mesh": mesh, "in_specs": (P("dp", "tp"), P("tp")), "out_specs": P("dp")}
+    f = jax.shard_map(lambda x, w: lax.psum(x @ w, "tp"), **given)
+    f = jax.jit(f) if jit else f
+    groups = check(f, x, w, mesh=AbstractMesh((4, 2), AXES), in_layouts=Replicated, axis_names=())
+    assert groups.sizes[0] == {"dp": 4, "tp": 2}
+    np.testing.assert_allclose(f(x, w), x @ w, rtol=1e-4, atol=1e-4)
+    wrong = jax.shard_map(lambda x, w: x @ w, **given, check_vma=False)
+    with raises_layout("LAYOUT_PARTIAL_NONLINEAR"):
+        check(wrong, x, w, mesh=mesh, in_layouts=Replicated, axis_names=())
+
+
+def test_a_shard_map_without_a_mesh_is_free_for_any_mesh_after_the_check() -> None:
+    x = inputs()[0]
+    sine = jax.shard_map(jnp.sin, in_specs=P("tp"), out_specs=P("tp"))
+    check(sine, x, mesh=AbstractMesh((1, 4), AXES), in_layouts=Replicated, axis_names=())
+    with jax.set_mesh(Mesh(np.array(jax.devices()[:4]).reshape(2, 2), AXES, axis_types=AUTO)):
+        np.testing.assert_allclose(sine(x), np.sin(x), rtol=1e-5, atol=1e-6)
+
+
 def test_axis_names_are_those_of_the_mesh_and_layouts_speak_of_them() -> None:
+    def checked(f: Any, axis_names: Any, layouts: Any = Replicated) -> jaxcc.LayoutReport:
+        return check(f, *inputs(), mesh=MESH, in_layouts=layouts, axis_names=axis_names)
+
+    for names in ({"pp"}, [["dp"]]):
+        with raises_layout("LAYOUT_AXIS"):
+            checked(mlp, names)
+    for names, layouts in ((3, Replicated), ({"dp"}, on(tp=Sliced(0)))):
+        with raises_layout("LAYOUT_ARGUMENT"):
+            checked(mlp, names, layouts)
+    assert checked(mlp, "dp").out_layouts[0] == on(dp=Replicated, tp=Replicated)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda *args: of_all(jnp.sin, P("zz"), P("zz"))(args[0]),
+        lambda *args: lax.psum(args[0], "tp"),
+    ],
+    ids=["of no mesh", "that is left out"],
+)
+def test_an_axis_that_the_function_cannot_use_is_named(f: Any) -> None:
     with raises_layout("LAYOUT_AXIS"):
-        check(mlp, *inputs(), mesh=MESH, in_layouts=Replicated, axis_names={"pp"})
-    with raises_layout("LAYOUT_ARGUMENT"):
-        check(mlp, *inputs(), mesh=MESH, in_layouts=on(tp=Sliced(0)), axis_names={"dp"})
-    one = check(mlp, *inputs(), mesh=MESH, in_layouts=Replicated, axis_names="dp")
-    assert one.out_layouts[0] == jaxcc.on(dp=Replicated, tp=Replicated)
+        check(f, *inputs(), mesh=MESH, in_layouts=Replicated, axis_names=())

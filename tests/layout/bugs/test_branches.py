@@ -242,6 +242,34 @@ def python_loop_over_a_whole_dim(x):
     return x + held
 
 
+# Factors that a group of one does not have.
+ROWS = (f32(24, 6),), (S0,)
+
+
+@right(*ROWS, R)
+def mean_times_the_ranks_where_there_are_several(x):
+    total, n = lax.psum(x.sum(0), "tp"), lax.axis_size("tp")
+    return total if n == 1 else total / n * n
+
+
+@wrong(*ROWS, R, "LAYOUT_SCALE", "total / n")
+def mean_where_there_are_several_ranks(x):
+    total, n = lax.psum(x.sum(0), "tp"), lax.axis_size("tp")
+    return total if n == 1 else total / n
+
+
+@right(*ROWS, R)
+def shares_where_there_are_several_ranks(x):
+    x = x if lax.axis_size("tp") == 1 else x / lax.axis_size("tp")
+    return lax.psum(x.sum(0), "tp") * lax.axis_size("tp")
+
+
+@wrong(*ROWS, R, "LAYOUT_STRUCTURE", "-2.0 * x")
+def negated_where_there_are_several_ranks(x):
+    x = x if lax.axis_size("tp") == 1 else -2.0 * x
+    return lax.pmax(x.max(0), "tp")
+
+
 @pytest.mark.parametrize("case", PROGRAMS.cases, ids=str)
 def test_verdict(case: Case) -> None:
     case.verify()

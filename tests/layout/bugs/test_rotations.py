@@ -1,12 +1,17 @@
 """Blocks that ranks pass on to one another: right where nothing asks whose block a rank holds."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AbstractMesh
 from programs import S0, S1, Case, P, Programs, R, f32, i32
 
+import jaxcc
 from jaxcc import Local, on
+from jaxcc.testing import raises_layout
 
+X, MESH = jax.ShapeDtypeStruct((24, 6), jnp.float32), AbstractMesh((4,), ("tp",))
 PROGRAMS = Programs()
 right, wrong = PROGRAMS.right, PROGRAMS.wrong
 DEPENDENT = "LAYOUT_RANK_DEPENDENT"
@@ -97,6 +102,11 @@ def masked_sum_beside_a_pending_one(x, y):
     return lax.psum(y, "tp") * top
 
 
+@wrong(*ROWS, S0, DEPENDENT, "lax.map")
+def passed_on_into_a_loop(x):
+    return lax.map(jnp.sin, turned(x))
+
+
 IDS = (f32(24, 6), i32(5, below=24)), (S0, R)
 
 
@@ -131,6 +141,21 @@ def passed_on_over_another_axis(x):
 @right(*ROWS, Local, truth=None)
 def whose_block_nobody_asks(x):
     return jnp.cos(turned(x))
+
+
+def test_a_claim_is_taken_of_what_was_passed_on() -> None:
+    def assumed(x):
+        return jnp.sin(jaxcc.unsafe_assume(turned(x), S0, "tp"))
+
+    report = jaxcc.check(assumed, X, mesh=MESH, in_layouts=S0, out_layouts=S0)
+    assert report.assumed == 1
+
+
+def test_a_block_that_was_passed_on_has_no_gradient_on_one_rank() -> None:
+    report = jaxcc.check(turned, X, mesh=MESH, in_layouts=S0, out_layouts=Local)
+    assert report.out_types == ("f32[6,6]",)
+    with raises_layout("LAYOUT_ARGUMENT"):
+        jaxcc.check(turned, X, mesh=MESH, in_layouts=S0, out_layouts=Local, grad=0)
 
 
 @pytest.mark.parametrize("case", PROGRAMS.cases, ids=str)
