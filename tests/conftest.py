@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,8 +41,30 @@ def _cache_folder() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` writes the texts that golden tests compare with."""
+    """`--update-golden` writes the texts that golden tests compare with; `--share N` runs every
+    test, but of the cases of one test only the first and about one in N of the others."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests' golden texts")
+    parser.addoption("--share", type=int, default=1, metavar="N", help="run one in N cases")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `--share` does. A case's name decides, so that all parameters have their
+    turn, and every worker of pytest-xdist decides alike."""
+    share: int = config.option.share
+    seen: set[str] = set()
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        chosen = (
+            test not in seen
+            or zlib.crc32(item.nodeid.encode()) % share == 0
+            or item.get_closest_marker("every_case") is not None
+        )
+        (kept if chosen else left_out).append(item)
+        seen.add(test)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from jaxcc.layout._trace import Trace, trace
 _jax: Any = jax
 _lax: Any = lax
 
+_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
 Watched = list[tuple[Any, Any]]
 """Equations that are watched, each with its first operand, in the order in which they run."""
 
@@ -59,16 +61,21 @@ def run_on_ranks(
     avals = _jax.tree.unflatten(tree, shapes)
     known = explained(f, avals, layouts, sizes)
     traced = trace(known, avals, layouts, sizes, check_vma=check_vma)
-    return on_ranks(traced, layouts)(leaves)[0]
+    return on_ranks(traced, layouts, optimize=True)(leaves)[0]
 
 
 def on_ranks(
-    traced: Trace, layouts: Sequence[LayoutMap], watch: str | None = None
+    traced: Trace,
+    layouts: Sequence[LayoutMap],
+    watch: str | None = None,
+    *,
+    optimize: bool = False,
 ) -> Callable[[Sequence[Any]], tuple[list[Any], Watched]]:
     """The traced program as a function of global leaves, which compiles when it first runs.
 
     It returns the result's leaves as `run_on_ranks` does, and, stacked like them, the operands of
-    the operations called `watch`.
+    the operations called `watch`. What is tested runs a few times on small arrays, so by default
+    XLA is asked for code that is made soon rather than fast.
     """
     sizes = traced.sizes
     eqns: list[Any] = []
@@ -83,12 +90,14 @@ def on_ranks(
     function: Any = per_rank
     for axis, n in reversed(list(sizes.items())):
         function = _jax.vmap(function, axis_name=axis, axis_size=n)
-    compiled = _jax.jit(function)
+    compiled = _jax.jit(function, compiler_options=None if optimize else _QUICK)
 
     def run_all(leaves: Sequence[Any]) -> tuple[list[Any], Watched]:
+        # What is part of another trace is compiled with it, as that is.
+        run = function if any(map(_compat.is_tracer, leaves)) else compiled
         with _one_device(leaves):
             parts = [split(x, layout, sizes) for x, layout in zip(leaves, layouts, strict=True)]
-            results, seen = compiled(*parts)
+            results, seen = run(*parts)
         return results, list(zip(eqns, seen, strict=True))
 
     return run_all

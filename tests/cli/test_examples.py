@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# As in test_demo.py: what is small runs sooner without XLA's optimizations.
+COMPILE_FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def output(name: str, *options: str, ranks: int = 2) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *options],
-        env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ranks}"},
+        env=os.environ
+        | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ranks} {COMPILE_FAST}"},
         capture_output=True,
         text=True,
         timeout=120,

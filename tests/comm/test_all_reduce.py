@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -35,7 +36,7 @@ def run(f: Callable, *xs: np.ndarray, mesh: Mesh, check_vma: bool = True) -> Any
         return jax.tree.map(lambda y: jnp.asarray(y)[None], results)
 
     axes = P(mesh.axis_names)
-    return jax.jit(
+    return quick.jit(
         jax.shard_map(per_rank, mesh=mesh, in_specs=axes, out_specs=axes, check_vma=check_vma)
     )(*xs)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import quick
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
@@ -166,7 +167,7 @@ def on_devices(
     f: Callable[..., Any], arrays: Sequence[Any], layouts: Any, out: Any, n: int, check_vma: bool
 ) -> Any:
     mesh = jax.make_mesh((n,), ("tp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:n])
-    return jax.jit(
+    return quick.jit(
         jax.shard_map(
             f,
             mesh=mesh,
@@ -190,7 +191,7 @@ def test_equals_the_plain_function(name: str, n: int, check_vma: bool) -> None:
     case, rng = CASES[name], np.random.default_rng(n)
     arrays = case.make(rng, n)
     got = on_devices(case.f, arrays, case.layouts, case.out, n, check_vma)
-    close(got, case.plain(*map(jnp.asarray, arrays)))
+    close(got, quick.jit(case.plain)(*arrays))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -230,7 +231,7 @@ def test_gradients_equal_those_of_the_plain_function(name: str, n: int, check_vm
     got = on_devices(
         gradients(case, case.f, reduce), arrays, case.layouts, tuple(layouts), n, check_vma
     )
-    wanted = gradients(case, case.plain, lambda x: x)(*map(jnp.asarray, arrays))
+    wanted = quick.jit(gradients(case, case.plain, lambda x: x))(*arrays)
     # Without check_vma the derivative of psum is psum, as everywhere in JAX.
     counted = n if case.shared and not check_vma else 1
     close(jax.tree.map(lambda x: x / counted, got), wanted, rtol=1e-4)
@@ -286,7 +287,7 @@ def test_dtypes_and_ties(name: str, dtype: str) -> None:
     """Few different numbers, so that most elements tie; all sums and products are exact."""
     f, plain, out = ALONG[name]
     x = np.random.default_rng(5).integers(0, 3, (12, 5)).astype(jnp.dtype(dtype))
-    close(on_devices(f, [x], [S0], out, 4, True), plain(jnp.asarray(x)), rtol=0, atol=0)
+    close(on_devices(f, [x], [S0], out, 4, True), quick.jit(plain)(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "softmax", "cross_entropy", "ring_attention"])
@@ -298,8 +299,8 @@ def test_half_types_add_up_in_float32(name: str, dtype: str) -> None:
         for x in case.make(np.random.default_rng(2), 4)
     ]
     got = on_devices(case.f, arrays, case.layouts, case.out, 4, True)
-    wide = [jnp.asarray(x, jnp.float32) if x.dtype.itemsize < 4 else x for x in arrays]
-    wanted = case.plain(*map(jnp.asarray, wide))
+    wide = [x.astype(np.float32) if x.dtype.itemsize < 4 else x for x in arrays]
+    wanted = quick.jit(case.plain)(*wide)
     assert got.dtype == jnp.dtype(dtype)
     np.testing.assert_allclose(got.astype(np.float32), wanted, rtol=1e-2, atol=1e-2)
 
@@ -311,7 +312,7 @@ def test_infinities_and_nans_are_where_the_plain_function_has_them(name: str) ->
     x[:, 0], x[3, 1], x[5, 1], x[2:, 2], x[:, 3] = -np.inf, np.inf, np.inf, -np.inf, np.inf
     if name in ("argmax", "argmin"):
         x[6, 4] = x[2, 4] = np.nan
-    close(on_devices(f, [x], [S0], out, 4, True), plain(jnp.asarray(x)))
+    close(on_devices(f, [x], [S0], out, 4, True), quick.jit(plain)(x))
 
 
 def test_rows_of_infinities() -> None:
@@ -351,8 +352,9 @@ def test_vmap_scan_and_jit(name: str) -> None:
     out = jax.tree.map(
         lambda one: Sliced(one.dim + 1) if isinstance(one, Sliced) else one, case.out
     )
-    results = [case.plain(*map(jnp.asarray, arrays)) for arrays in sets]
-    wanted = jax.tree.map(lambda *one: jnp.stack(one), *results)
+    plain = quick.jit(case.plain)
+    results = [plain(*arrays) for arrays in sets]
+    wanted = jax.tree.map(lambda *one: np.stack(one), *results)
 
     def scanned(*arrays: Any) -> Any:
         return lax.scan(lambda _, xs: (None, jax.jit(case.f)(*xs)), None, arrays)[1]
@@ -383,12 +385,12 @@ def test_ranks_as_lanes_of_vmap(name: str) -> None:
         jnp.stack(jnp.split(x, 3, one.dim)) if isinstance(one, Sliced) else jnp.stack([x] * 3)
         for x, one in zip(arrays, case.layouts, strict=True)
     ]
-    results = jax.vmap(case.f, axis_name="tp")(*parts)
+    results = quick.jit(jax.vmap(case.f, axis_name="tp"))(*parts)
 
     def joined(x: Any, one: Any) -> Any:
         return jnp.concatenate(list(x), one.dim) if isinstance(one, Sliced) else x[-1]
 
-    close(jax.tree.map(joined, results, case.out), case.plain(*map(jnp.asarray, arrays)))
+    close(jax.tree.map(joined, results, case.out), quick.jit(case.plain)(*arrays))
 
 
 def test_derivative_in_forward_mode_is_linear_in_the_tangent() -> None:
@@ -504,7 +506,7 @@ def test_a_schedule_runs_them_as_they_are(name: str) -> None:
     mesh = jax.make_mesh((4,), ("tp",), axis_types=(AxisType.Auto,))
     arrays = case.make(np.random.default_rng(11), 4)
     f = jaxcc.typed(mesh=mesh, in_layouts=tuple(case.layouts), out_layouts=case.out)(case.f)
-    wanted = case.plain(*map(jnp.asarray, arrays))
+    wanted = quick.jit(case.plain)(*arrays)
     close(f(*arrays), wanted)
     close(f.schedule(*arrays).compile()(*arrays), wanted)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -56,6 +57,10 @@ def losses(layer: Any, linear: Any, mesh: Any, batch: Any, act: Any) -> tuple[An
     return (on_ranks, params), (whole, linear_params)
 
 
+def with_gradients(loss: Any) -> Any:
+    return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+
 @pytest.mark.parametrize(
     ("n", "activation", "use_bias"),
     [(1, jax.nn.gelu, True), (2, jax.nn.gelu, True), (4, jnp.tanh, False), (4, None, True)],
@@ -67,8 +72,8 @@ def test_value_and_gradient(n: int, activation: Any, use_bias: bool) -> None:
     mesh = mesh_of(n)
     layer, linear = pair(mesh, activation, use_bias)
     (mine, p), (theirs, q) = losses(layer, linear, mesh, None, activation or (lambda y: y))
-    (_, out), grads = jax.value_and_grad(mine, argnums=(0, 1, 2), has_aux=True)(p, x, r)
-    (_, expected), wanted = jax.value_and_grad(theirs, argnums=(0, 1, 2), has_aux=True)(q, x, r)
+    (_, out), grads = quick.jit(with_gradients(mine))(p, x, r)
+    (_, expected), wanted = quick.jit(with_gradients(theirs))(q, x, r)
     close(out, expected)
     for g, e in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted), strict=True):
         close(g, e)
@@ -81,8 +86,8 @@ def test_beside_a_data_parallel_axis() -> None:
     r = rng.normal(size=(8, 12)).astype(np.float32)
     layer, linear = pair(mesh, jax.nn.gelu, True)
     (mine, p), (theirs, q) = losses(layer, linear, mesh, "dp", jax.nn.gelu)
-    (_, out), grads = jax.value_and_grad(mine, argnums=(0, 1, 2), has_aux=True)(p, x, r)
-    (_, expected), wanted = jax.value_and_grad(theirs, argnums=(0, 1, 2), has_aux=True)(q, x, r)
+    (_, out), grads = with_gradients(mine)(p, x, r)
+    (_, expected), wanted = quick.jit(with_gradients(theirs))(q, x, r)
     close(out, expected)
     for g, e in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted), strict=True):
         close(g, e)

@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import quick
 from jax.sharding import PartitionSpec as P
 from oracles import close, mesh_of
 
 import jaxcc.optim
-
-# Most of these tests' time would be XLA's optimizations.
-FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 Tree = dict[str, Any]
 SHAPES = {"a": (7, 3), "scalar": (), "one": (1,), "big": (30, 257)}
@@ -44,7 +42,7 @@ def on_ranks(tx: Any, mesh: Any, params: Any, form: str = "step", **jit: Any) ->
 
     specs = tx.specs(params)
     mapped = jax.shard_map(step, mesh=mesh, in_specs=(P("dp"), specs, P()), out_specs=(P(), specs))
-    return jax.jit(mapped, compiler_options=FAST, **jit)
+    return quick.jit(mapped, **jit)
 
 
 def without_kernels(monkeypatch: pytest.MonkeyPatch, tx: Any) -> Any:
@@ -73,7 +71,7 @@ def agree(
     expected: Any
     expected, whole = jax.tree.map(jnp.asarray, start), reference.init(start)
     run = on_ranks(tx, mesh, start, form)
-    advance = jax.jit(reference.update, compiler_options=FAST)
+    advance = quick.jit(reference.update)
     for _ in range(steps):
         grads = change(randoms(rng, shapes, (n,)))
         params, state = run(grads, state, params)

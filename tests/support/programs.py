@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import quick
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jaxcc import _compat
@@ -264,7 +265,7 @@ def _compiled(
         flat = zip(jax.tree.leaves(whole), layouts, strict=True)
         return mapped(*(_terms(x, layout, sizes) for x, layout in flat))
 
-    return jax.jit(global_call, compiler_options={"xla_backend_optimization_level": 0})
+    return quick.jit(global_call)
 
 
 def _terms(x: Any, layout: Any, sizes: Mapping[str, int]) -> Any:
