@@ -64,7 +64,11 @@ def uniform(
 def normal(
     key: Any, shape: Sequence[int], dtype: Any = None, *, axis_name: str, dim: int = 0
 ) -> jax.Array:
-    """The rank's block of `jax.random.normal(key, whole_shape, dtype)`; see `bits`."""
+    """The rank's block of `jax.random.normal(key, whole_shape, dtype)`; see `bits`.
+
+    The bits are those of the whole array; the function that makes normal numbers of them, XLA's
+    inverse error function, may round the last bits otherwise in a block.
+    """
     return _drawn(lambda k, s: _jax.random.normal(k, s, dtype), key, shape, axis_name, dim)
 
 

@@ -66,7 +66,11 @@ def test_blocks_of_the_whole_array(n: int, dim: int, check_vma: bool) -> None:
         mesh=mesh_of(n), in_layouts=(Replicated,), out_layouts=whole, check_vma=check_vma
     )(f)
     for name, got, want in zip(DRAWS, typed(KEY), whole_arrays(), strict=True):
-        assert np.asarray(got).tobytes() == want.tobytes(), name
+        if name == "normal":
+            # XLA's code of the inverse error function rounds otherwise in a loop of another shape.
+            np.testing.assert_array_max_ulp(np.asarray(got), want, maxulp=4)
+        else:
+            assert np.asarray(got).tobytes() == want.tobytes(), name
 
 
 @pytest.mark.parametrize("impl", ["rbg", "threefry2x32"])
