@@ -101,9 +101,11 @@ def _product_overlapped(s: Schedule) -> Schedule:
 
 
 def _sends_overlapped(s: Schedule) -> Schedule:
-    """A chunk is reduced while the one before it is sent, and the one before that gathered."""
-    s = _fused(_on_slices("sent"), "done")(s)
-    return s.overlap("fused", "sent", "total.gather", chunks=4)
+    """A chunk is reduced while the one before it is computed and sent, and the one before that
+    gathered.
+    """
+    s = _on_slices("sent")(s).fuse("done", "sent", name="fused")
+    return s.overlap("total.scatter", "fused", "total.gather", chunks=4)
 
 
 _STATE = ("m", "v", "new_m", "new_v")
@@ -189,7 +191,7 @@ WORKLOADS = {
         {
             "ar-c-p2p": _unchanged,
             "rs-c-p2p-ag": _on_slices("sent"),
-            "fuse-rs-c-p2p-ag": _fused(_on_slices("sent"), "done"),
+            "fuse-rs-c-p2p-ag": _fused(_on_slices("sent")),
             "ol-rs-c-p2p-ag": _sends_overlapped,
         },
         key=True,

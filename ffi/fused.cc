@@ -113,12 +113,17 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     if (i > 0 && buffer.size_bytes() >= kHugePageBytes) large.push_back(i - 1);
   }
   const Geometry& geometry = signature->geometry;
-  const size_t per_tensor = geometry.count ? results / geometry.count : 0;
+  size_t t = 0;
   for (size_t i = 1; i < rets.size(); ++i) {
     const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
-    const Tensor& tensor = geometry.tensors[(i - 1) / per_tensor];
+    const int64_t index = static_cast<int64_t>(operands + i - 1);
+    const auto last = [&](const Tensor& tensor) {
+      return tensor.first_result + signature->kinds[tensor.kind].results - 1;
+    };
+    while (index > last(signature->tensors[t])) ++t;
+    const Tensor& tensor = signature->tensors[t];
     const int64_t size = static_cast<int64_t>(buffer.element_count());
-    const bool total = geometry.totals > 0 && size == 1;
+    const bool total = signature->kinds[tensor.kind].totals > 0 && size == 1;
     if (!total && size != tensor.outer * tensor.extent && size != tensor.outer * tensor.block) {
       problem = "result " + std::to_string(i - 1) + " has " + std::to_string(size) +
                 " elements, neither the whole tensor's " +
@@ -132,17 +137,15 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     fresh.push_back(i);
   }
   for (Seat& seat : seats) seat.residents.resize(large.size());
-  stream = static_cast<int64_t>(bytes) * geometry.ranks > cache_bytes();
+  stream = static_cast<int64_t>(bytes) * geometry.teams * geometry.ranks > cache_bytes();
 }
 
 namespace {
 
-ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, std::string_view name,
-                                                     ffi::Span<const int64_t> devices,
-                                                     int64_t ranks, int64_t scalars,
-                                                     int64_t operands, int64_t results,
-                                                     int64_t totals, int64_t row,
-                                                     ffi::Span<const int64_t> shape) {
+ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
+    std::string_view kernel, std::string_view name, ffi::Span<const int64_t> devices, int64_t ranks,
+    int64_t team, ffi::Span<const int64_t> targets, int64_t scalars, ffi::Span<const int64_t> kinds,
+    ffi::Span<const int64_t> shape) {
   const std::string op(name);
   const std::string key(kernel);
   const auto refuse = [&](const std::string& what) { return ffi::Unexpected(invalid(op, what)); };
@@ -154,11 +157,6 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
     return refuse(std::to_string(devices.size()) + " devices are not groups of " +
                   std::to_string(ranks));
   }
-  const int64_t count = static_cast<int64_t>(shape.size() / 2);
-  if (shape.size() % 2 || count > INT32_MAX || scalars < 0 || operands < 0 || results < 1 ||
-      totals < 0 || totals > results || row < 1 || row > int64_t{1} << 40) {
-    return refuse("the attributes contradict each other");
-  }
   const Kernel found = find_kernel(key);
   if (!found.tile) {
     return ffi::Unexpected(error(ffi::ErrorCode::kNotFound,
@@ -166,39 +164,27 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(std::string_view kernel, st
                                      "' is not loaded in this process; trace and compile the "
                                      "program here instead of loading an old executable"));
   }
-  if (totals && !found.total) return refuse("kernel '" + key + "' has no totals");
-
   auto signature = std::make_unique<Signature>();
   signature->op = op;
   signature->text = op + " (kernel " + key + ", " + std::to_string(scalars) + " scalars, " +
-                    std::to_string(ranks) + " ranks, " + std::to_string(totals) + " totals) of";
-  signature->elements = 0;
-  for (int64_t t = 0; t < count; ++t) {
-    const int64_t outer = shape[2 * t];
-    const int64_t extent = shape[2 * t + 1];
-    int64_t size;
-    if (extent > 0 && row > 1 && (extent % ranks || extent / ranks % row)) {
-      return refuse("a rank's part of tensor " + std::to_string(t) + " is not whole rows of " +
-                    std::to_string(row));
-    }
-    if (outer < 0 || extent < 0 || __builtin_mul_overflow(outer, extent, &size) ||
-        size > INT64_MAX / 4 / ranks - signature->elements) {
-      return refuse("tensor " + std::to_string(t) + " has an impossible size");
-    }
-    signature->elements += size;
-    signature->tensors.push_back({outer, extent, 0, 0, 0, 0});
-    signature->text += " " + std::to_string(outer) + "x" + std::to_string(extent);
+                    std::to_string(ranks) + " ranks in teams of " + std::to_string(team) + ") of";
+  const std::string problem =
+      describe(*signature, ranks, team, {targets.begin(), targets.size()}, scalars,
+               {kinds.begin(), kinds.size()}, {shape.begin(), shape.size()});
+  if (!problem.empty()) return refuse(problem);
+  if (signature->geometry.totals && !found.total) {
+    return refuse("kernel '" + key + "' has no totals");
   }
-  signature->geometry =
-      divide(signature->tensors.data(), static_cast<int32_t>(count), static_cast<int32_t>(ranks),
-             static_cast<int32_t>(scalars), static_cast<int32_t>(operands),
-             static_cast<int32_t>(results), static_cast<int32_t>(totals), row);
 
   auto call = std::make_unique<FusedCall>();
+  call->operands = static_cast<size_t>(scalars);
+  call->results = 0;
+  for (const Tensor& tensor : signature->tensors) {
+    call->operands += signature->kinds[tensor.kind].operands;
+    call->results += signature->kinds[tensor.kind].results;
+  }
   call->signature = &shared(std::move(signature));
   call->epilogue = {found};
-  call->operands = static_cast<size_t>(scalars + count * operands);
-  call->results = static_cast<size_t>(count * results);
   for (size_t first = 0; first < devices.size(); first += ranks) {
     std::vector<int64_t> members(devices.begin() + first, devices.begin() + first + ranks);
     Group& group = group_of(members);
@@ -306,11 +292,10 @@ XLA_FFI_Error* instantiate_fused(XLA_FFI_CallFrame* frame) {
                                   .Attr<std::string_view>("op")
                                   .Attr<ffi::Span<const int64_t>>("devices")
                                   .Attr<int64_t>("ranks")
+                                  .Attr<int64_t>("team")
+                                  .Attr<ffi::Span<const int64_t>>("targets")
                                   .Attr<int64_t>("scalars")
-                                  .Attr<int64_t>("operands")
-                                  .Attr<int64_t>("results")
-                                  .Attr<int64_t>("totals")
-                                  .Attr<int64_t>("row")
+                                  .Attr<ffi::Span<const int64_t>>("kinds")
                                   .Attr<ffi::Span<const int64_t>>("geometry")
                                   .To(guarded(instantiate));
   return handler->Call(frame);

@@ -8,12 +8,12 @@
 //   op        string   name for messages
 //   devices   i64[]    local device ordinals: groups of `ranks`, one after another
 //   ranks     i64      ranks in a group
-//   scalars   i64      operands that all tensors share
-//   operands  i64      of each tensor
-//   results   i64      of each tensor
-//   totals    i64      of the results, numbers that all elements of a tensor make
-//   row       i64      elements that the kernel needs together, 1 if any
-//   geometry  i64[]    outer and extent of each tensor
+//   team      i64      ranks among which a tensor is divided; a group is teams, one after another
+//   targets   i64[]    for each team the one that it sends to or -1; empty if none sends
+//   scalars   i64      operands that tensors share
+//   kinds     i64[]    of each kind of tensor: operands, results, how many of these are totals
+//                      (numbers that all elements make), elements that the kernel needs together
+//   geometry  i64[]    of each tensor: outer, extent, kind, first scalar
 #pragma once
 
 #include "xla/ffi/api/ffi.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/collective.h"
+#include "signature.h"
 
 namespace jaxcc {
 
@@ -24,15 +24,6 @@ enum class Failure { kNone, kTimeout, kMismatch, kAbandoned };
 struct Status {
   Failure failure = Failure::kNone;
   std::string message;
-};
-
-// What all ranks of a group must agree on before one touches another's buffers.
-struct Signature {
-  std::string op;    // for messages
-  std::string text;  // everything that must agree, readable
-  std::vector<Tensor> tensors;
-  Geometry geometry;
-  int64_t elements = 0;  // of all tensors together
 };
 
 // What one rank brings to a collective. It must stay valid until the rank leaves.

@@ -1,4 +1,5 @@
-// How a list of tensors is divided among ranks, and each rank's part into chunks of work.
+// How a list of tensors is divided among the ranks of a team, and each rank's part into chunks of
+// work.
 //
 // A tensor has `outer` rows of `extent` elements. In each row rank r owns [r * block, (r + 1) *
 // block), cut off at extent, with block = ceil(extent / ranks); its slice buffers hold outer *
@@ -14,10 +15,21 @@ namespace jaxcc {
 constexpr int64_t kUnit = 1024;
 constexpr int64_t kChunkUnits = 16;
 
+// What tensors of one kind have in common.
+struct Kind {
+  int32_t operands;
+  int32_t results;
+  int32_t totals;  // of the results, reductions over all elements
+  int64_t row;     // elements that the kernel needs together
+};
+
 struct Tensor {
   int64_t outer;
   int64_t extent;
+  int32_t kind;
+  int32_t first_scalar;
   int64_t block;
+  int64_t unit;        // elements
   int64_t first_unit;  // units in one rank's slices of the tensors before this one
   int32_t first_operand;
   int32_t first_result;
@@ -26,14 +38,16 @@ struct Tensor {
 struct Geometry {
   const Tensor* tensors;
   int32_t count;
-  int32_t ranks;
+  int32_t ranks;   // in a team
+  int32_t totals;  // the most that a tensor has
   int64_t units;   // in one rank's slices of all tensors
-  int32_t totals;  // of each tensor: reductions over all its elements
-  int64_t unit;    // elements
+  int32_t teams = 1;
+  const int32_t* targets =
+      nullptr;  // of each team the one that it sends to or -1; null: none sends
 };
 
 struct Chunk {
-  int32_t owner;
+  int32_t owner;  // its rank in the group
   int64_t index;  // in [0, chunks(geometry))
 };
 
@@ -46,24 +60,32 @@ JAXCC_FN int64_t chunks(const Geometry& geometry) {
 JAXCC_FN int64_t places(const Geometry& geometry) { return chunks(geometry) + geometry.count; }
 
 JAXCC_FN int64_t parts(const Geometry& geometry) {
-  return geometry.ranks * places(geometry) * geometry.totals;
+  return geometry.teams * geometry.ranks * places(geometry) * geometry.totals;
 }
 
-// Fills the fields that follow from `outer` and `extent`. Buffers are: `scalars`, then `operands`
-// for each tensor, then `results` for each tensor.
+// Fills the fields that follow from `outer`, `extent`, `kind` and `first_scalar`. Buffers are:
+// `scalars`, then each tensor's operands, then each tensor's results.
 JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t scalars,
-                         int32_t operands, int32_t results, int32_t totals = 0, int64_t row = 1) {
-  const int64_t unit = (kUnit + row - 1) / row * row;
+                         const Kind* kinds) {
   int64_t units = 0;
+  int32_t totals = 0;
+  int32_t next = scalars;
   for (int32_t t = 0; t < count; ++t) {
     Tensor& tensor = tensors[t];
+    const Kind& kind = kinds[tensor.kind];
     tensor.block = (tensor.extent + ranks - 1) / ranks;
+    tensor.unit = (kUnit + kind.row - 1) / kind.row * kind.row;
     tensor.first_unit = units;
-    tensor.first_operand = scalars + t * operands;
-    tensor.first_result = scalars + count * operands + t * results;
-    units += (tensor.outer * tensor.block + unit - 1) / unit;
+    tensor.first_operand = next;
+    next += kind.operands;
+    units += (tensor.outer * tensor.block + tensor.unit - 1) / tensor.unit;
+    if (kind.totals > totals) totals = kind.totals;
   }
-  return {tensors, count, ranks, units, totals, unit};
+  for (int32_t t = 0; t < count; ++t) {
+    tensors[t].first_result = next;
+    next += kinds[tensors[t].kind].results;
+  }
+  return {tensors, count, ranks, totals, units};
 }
 
 // Walks the tiles of a chunk. A tile never crosses a row, and a chunk may span many tensors.
@@ -80,10 +102,21 @@ class Tiles {
       (geometry.tensors[middle].first_unit <= first_unit ? low : high) = middle;
     }
     tensor_ = low;
-    local_ = (first_unit - geometry.tensors[low].first_unit) * geometry.unit;
-    tile_.buffers = view.buffers;
-    tile_.ranks = geometry.ranks;
-    tile_.owner = chunk.owner;
+    if (geometry.count) {
+      local_ = (first_unit - geometry.tensors[low].first_unit) * geometry.tensors[low].unit;
+    }
+    const int32_t ranks = geometry.ranks;
+    const int32_t team = chunk.owner / ranks;
+    tile_.buffers = view.buffers + team * ranks;
+    tile_.targets = nullptr;
+    tile_.receives = 0;
+    if (geometry.targets) {
+      const int32_t target = geometry.targets[team];
+      if (target >= 0) tile_.targets = view.buffers + target * ranks;
+      for (int32_t k = 0; k < geometry.teams; ++k) tile_.receives |= geometry.targets[k] == team;
+    }
+    tile_.ranks = ranks;
+    tile_.owner = chunk.owner % ranks;
     tile_.stream = view.stream;
     place_ = chunk.owner * places(geometry) + chunk.index;
     parts_ = view.parts;
@@ -95,7 +128,7 @@ class Tiles {
       const Tensor& tensor = geometry_.tensors[tensor_];
       if (tensor.first_unit >= end_unit_) return false;
       const int64_t size = tensor.outer * tensor.block;
-      const int64_t limit = (end_unit_ - tensor.first_unit) * geometry_.unit;
+      const int64_t limit = (end_unit_ - tensor.first_unit) * tensor.unit;
       const int64_t end = size < limit ? size : limit;
       if (local_ >= end) {
         ++tensor_;
@@ -113,6 +146,8 @@ class Tiles {
       tile_.begin = row * tensor.extent + offset + first;
       tile_.end = row * tensor.extent + offset + last;
       tile_.shift = row * (tensor.extent - tensor.block) + offset;
+      tile_.kind = tensor.kind;
+      tile_.first_scalar = tensor.first_scalar;
       tile_.first_operand = tensor.first_operand;
       tile_.first_result = tensor.first_result;
       tile_.parts = parts_ + (place_ + tensor_) * geometry_.totals;
@@ -127,23 +162,27 @@ class Tiles {
   const Geometry& geometry_;
   int64_t end_unit_;
   int32_t tensor_;
-  int64_t local_;  // element in the owner's slice of the current tensor
+  int64_t local_ = 0;  // element in the owner's slice of the current tensor
   int64_t place_;
   jaxcc_part* parts_;
   jaxcc_tile tile_;
 };
 
-// Calls `total` with the parts of each tensor.
+// Calls `total` with the parts of each team's tensors.
 template <class F>
 JAXCC_FN void each_total(const PeerView& view, const Geometry& geometry, const F& total) {
-  for (int32_t t = 0; t < geometry.count; ++t) {
-    const Tensor& tensor = geometry.tensors[t];
-    const int64_t units = (tensor.outer * tensor.block + geometry.unit - 1) / geometry.unit;
-    const int64_t first = tensor.first_unit / kChunkUnits;
-    const int64_t last = units ? (tensor.first_unit + units - 1) / kChunkUnits + 1 : first;
-    total(jaxcc_parts{view.buffers, geometry.ranks, tensor.first_result,
-                      view.parts + (first + t) * geometry.totals,
-                      places(geometry) * geometry.totals, last - first});
+  const int64_t stride = places(geometry) * geometry.totals;
+  for (int32_t team = 0; team < geometry.teams; ++team) {
+    const int32_t leader = team * geometry.ranks;
+    for (int32_t t = 0; t < geometry.count; ++t) {
+      const Tensor& tensor = geometry.tensors[t];
+      const int64_t units = (tensor.outer * tensor.block + tensor.unit - 1) / tensor.unit;
+      const int64_t first = tensor.first_unit / kChunkUnits;
+      const int64_t last = units ? (tensor.first_unit + units - 1) / kChunkUnits + 1 : first;
+      total(jaxcc_parts{
+          view.buffers + leader, geometry.ranks, tensor.kind, tensor.first_result, geometry.totals,
+          view.parts + leader * stride + (first + t) * geometry.totals, stride, last - first});
+    }
   }
 }
 

@@ -54,12 +54,12 @@ class Total {
     part_.seen += end - block;
   }
 
-  // Over all parts; `totals` in a kernel.
-  JAXCC_FN static T of(const jaxcc_parts& parts, int number, int totals) {
+  // Over all parts.
+  JAXCC_FN static T of(const jaxcc_parts& parts, int number) {
     Wide sum = Op::template neutral<Wide>();
     for (int32_t r = 0; r < parts.ranks; ++r) {
       for (int64_t k = 0; k < parts.count; ++k) {
-        const jaxcc_part& part = parts.first[r * parts.stride + k * totals + number];
+        const jaxcc_part& part = parts.first[r * parts.stride + k * parts.step + number];
         if (part.seen) sum = Op::apply(sum, load(part));
       }
     }

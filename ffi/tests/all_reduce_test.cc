@@ -93,7 +93,13 @@ void check(const std::string& op, const std::string& dtype, double largest) {
           buffers[r] = {in[r].data(), in_place ? in[r].data() : out[r].data()};
           views.push_back(buffers[r].data());
         }
-        const jaxcc_tile tile{views.data(), ranks, 0, 0, 1, begin, size, 0, stream, nullptr};
+        jaxcc_tile tile{};
+        tile.buffers = views.data();
+        tile.ranks = ranks;
+        tile.first_result = 1;
+        tile.begin = begin;
+        tile.end = size;
+        tile.stream = stream;
         const auto untouched = in_place ? before : out;
         kernel(&tile);
         const auto& after = in_place ? in : out;
@@ -126,7 +132,11 @@ void check_wrap() {
   int32_t a = INT32_MAX, b = 3, sum, product;
   void *left[] = {&a, &sum}, *right[] = {&b, &sum};
   void* const* views[] = {left, right};
-  const jaxcc_tile tile{views, 2, 0, 0, 1, 0, 1, 0, 0, nullptr};
+  jaxcc_tile tile{};
+  tile.buffers = views;
+  tile.ranks = 2;
+  tile.first_result = 1;
+  tile.end = 1;
   find_kernel("all_reduce.sum.i32").tile(&tile);
   CHECK(sum == INT32_MIN + 2);
   left[1] = right[1] = &product;

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "../protocol/barrier.h"
+#include "../protocol/send.h"
 #include "../protocol/total.h"
 #include "testing.h"
 
@@ -101,11 +103,36 @@ struct Sums {
     }
   }
   void total(const jaxcc_parts& parts) const {
-    const float sum = Sum::of(parts, 0, 1);
+    const float sum = Sum::of(parts, 0);
     for (int r = 0; r < parts.ranks; ++r) {
       *static_cast<float*>(parts.buffers[r][parts.first_result]) = sum;
     }
   }
+};
+
+// Twice the sum of what the team's ranks hold, to the team that receives it: slices, and the whole.
+struct Handed {
+  template <class Lanes>
+  void tile(const jaxcc_tile& tile, const Lanes&) const {
+    Send<float, false> slice(tile, tile.first_result);
+    Send<float, true> whole(tile, tile.first_result + 1);
+    for (int64_t block = tile.begin, end; block < tile.end; block = end) {
+      end = block_end<OneLane>(block, tile.end);
+      const auto a = slice.run(block, block);
+      const auto b = whole.run(block, block);
+      for (int64_t i = 0; i < end - block; ++i) {
+        float sum = 0;
+        for (int r = 0; r < tile.ranks; ++r) {
+          sum += static_cast<const float*>(tile.buffers[r][tile.first_operand])[block + i];
+        }
+        a.put(i, 2 * sum);
+        b.put(i, 2 * sum);
+      }
+      slice.finish(block, end);
+      whole.finish(block, end);
+    }
+  }
+  void total(const jaxcc_parts&) const {}
 };
 
 // Buffers of one rank: the scale, then g, w, m of each tensor, then w and m again.
@@ -267,6 +294,77 @@ void check_totals(int ranks, int trials) {
   }
 }
 
+// Teams that send along any permutation, or a part of one: every rank of a team gets what the ranks
+// of the one that sends to it made, or zeros.
+void check_sends(int ranks, int teams, int trials) {
+  Random random(400 + 10 * ranks + teams);
+  const int members = ranks * teams;
+  Group group(std::vector<int64_t>(members), std::chrono::seconds(60));
+  struct Sent {
+    std::unique_ptr<Signature> signature;
+    std::vector<int> source;                                             // of each team, or -1
+    std::vector<std::vector<std::vector<float>>> given, slices, wholes;  // of each rank and tensor
+    std::vector<std::vector<void*>> buffers;
+  };
+  std::vector<Sent> all(trials);
+  for (int trial = 0; trial < trials; ++trial) {
+    Sent& one = all[trial];
+    one.signature = make_signature("handed", random_shapes(random, trial), ranks, 0, 1, 2);
+    Signature& signature = *one.signature;
+    std::vector<int32_t> order(teams);
+    for (int k = 0; k < teams; ++k) order[k] = k;
+    for (int k = teams - 1; k > 0; --k) std::swap(order[k], order[random.integer(0, k)]);
+    one.source.assign(teams, -1);
+    for (int k = 0; k < teams; ++k) {
+      const bool sends = random.integer(0, 3) > 0;
+      signature.targets.push_back(sends ? order[k] : -1);
+      if (sends) one.source[order[k]] = k;
+    }
+    signature.geometry.teams = teams;
+    signature.geometry.targets = signature.targets.data();
+    one.given.resize(members);
+    one.slices.resize(members);
+    one.wholes.resize(members);
+    one.buffers.resize(members);
+    for (int r = 0; r < members; ++r) {
+      for (const Tensor& tensor : signature.tensors) {
+        const int64_t size = tensor.outer * tensor.extent;
+        one.given[r].push_back(random.normals(size));
+        one.slices[r].push_back(std::vector<float>(tensor.outer * tensor.block, -1));
+        one.wholes[r].push_back(std::vector<float>(size, -1));
+      }
+      for (auto& given : one.given[r]) one.buffers[r].push_back(given.data());
+      for (size_t t = 0; t < signature.tensors.size(); ++t) {
+        one.buffers[r].push_back(one.slices[r][t].data());
+        one.buffers[r].push_back(one.wholes[r][t].data());
+      }
+    }
+  }
+  on_ranks(members, [&](int r) {
+    for (int trial = 0; trial < trials; ++trial) {
+      Sent& one = all[trial];
+      Participant rank(group, r, {one.signature.get(), 1, one.buffers[r].data(), trial % 2 == 0});
+      CHECK(two_shot(rank, Handed(), rank.view(), one.signature->geometry));
+    }
+  });
+  for (const Sent& one : all) {
+    for (size_t t = 0; t < one.signature->tensors.size(); ++t) {
+      const Tensor& tensor = one.signature->tensors[t];
+      for (int64_t i = 0; i < tensor.outer * tensor.extent; ++i) {
+        const int owner = static_cast<int>(i % tensor.extent / tensor.block);
+        const int64_t local = i / tensor.extent * tensor.block + i % tensor.extent % tensor.block;
+        for (int team = 0; team < teams; ++team) {
+          float sum = 0;
+          const int source = one.source[team];
+          for (int r = 0; source >= 0 && r < ranks; ++r) sum += one.given[source * ranks + r][t][i];
+          for (int r = 0; r < ranks; ++r) CHECK(one.wholes[team * ranks + r][t][i] == 2 * sum);
+          CHECK(one.slices[team * ranks + owner][t][local] == 2 * sum);
+        }
+      }
+    }
+  }
+}
+
 void check_flags(int ranks, int blocks, int trials) {
   Random random(200 + ranks);
   std::vector<std::vector<Flag>> inboxes(ranks, std::vector<Flag>(blocks * ranks));
@@ -304,6 +402,9 @@ int main(int, char** argv) {
   const int trials = argv[1] ? std::atoi(argv[1]) : 40;
   for (int ranks : {1, 2, 3, 4, 8}) check_in_process(ranks, trials);
   for (int ranks : {1, 2, 3, 4, 8}) check_totals(ranks, trials);
+  for (int teams : {1, 2, 3, 4}) {
+    for (int ranks : {1, 2, 3}) check_sends(ranks, teams, trials);
+  }
   for (int ranks : {1, 2, 3, 4}) check_flags(ranks, 1 + ranks % 2, trials);
   return 0;
 }

@@ -5,12 +5,22 @@
 namespace jaxcc::testing {
 namespace {
 
-// Tiles of whole rows of `row` elements, which divide each rank's blocks.
+// Tiles of whole rows of `row` elements, which divide each rank's blocks; of every second tensor
+// tiles of any size.
 void check_geometry(const std::vector<Shape>& shapes, int ranks, int64_t row = 1) {
-  constexpr int kScalars = 2, kOperands = 3, kResults = 2;
-  const auto signature =
-      make_signature("cover", shapes, ranks, kScalars, kOperands, kResults, 0, row);
+  constexpr int kScalars = 2;
+  const std::vector<Kind> kinds{{3, 2, 0, row}, {1, 4, 0, 1}};
+  const auto signature = make_signature("cover", shapes, ranks, kScalars, kinds);
   const Geometry& geometry = signature->geometry;
+  int next = kScalars;
+  for (size_t t = 0; t < shapes.size(); ++t) {
+    CHECK(signature->tensors[t].first_operand == next);
+    next += kinds[t % 2].operands;
+  }
+  for (size_t t = 0; t < shapes.size(); ++t) {
+    CHECK(signature->tensors[t].first_result == next);
+    next += kinds[t % 2].results;
+  }
   std::vector<std::vector<int>> times;
   for (const Shape& shape : shapes) times.emplace_back(shape.outer * shape.extent);
   const PeerView view{0, ranks, nullptr, nullptr, 1, nullptr};
@@ -22,10 +32,11 @@ void check_geometry(const std::vector<Shape>& shapes, int ranks, int64_t row = 1
       for (Tiles tiles(view, geometry, {owner, index}); tiles.next();) {
         const jaxcc_tile& tile = tiles.tile();
         CHECK(tile.ranks == ranks && tile.owner == owner && tile.stream == 1);
-        const int t = (tile.first_operand - kScalars) / kOperands;
-        CHECK(tile.first_operand == kScalars + t * kOperands);
-        const int count = static_cast<int>(shapes.size());
-        CHECK(tile.first_result == kScalars + count * kOperands + t * kResults);
+        size_t t = 0;
+        while (signature->tensors[t].first_operand != tile.first_operand) ++t;
+        const int64_t row = kinds[t % 2].row;
+        CHECK(tile.kind == static_cast<int>(t % 2));
+        CHECK(tile.first_result == signature->tensors[t].first_result);
         CHECK(tile.begin < tile.end);
         CHECK(tile.begin % row == 0 && tile.end % row == 0);
         const int64_t extent = shapes[t].extent;
@@ -41,9 +52,12 @@ void check_geometry(const std::vector<Shape>& shapes, int ranks, int64_t row = 1
         }
         elements += tile.end - tile.begin;
       }
-      CHECK(elements <= kChunkUnits * geometry.unit);
-      CHECK(geometry.unit >= kUnit && geometry.unit < kUnit + row);
+      CHECK(elements < kChunkUnits * (kUnit + row));
     }
+  }
+  for (size_t t = 0; t < shapes.size(); ++t) {
+    const int64_t row = kinds[t % 2].row, unit = signature->tensors[t].unit;
+    CHECK(unit % row == 0 && unit >= kUnit && unit < kUnit + row);
   }
   for (const auto& tensor : times) {
     for (int count : tensor) CHECK(count == 1);

@@ -44,21 +44,30 @@ struct Shape {
   int64_t extent;
 };
 
+// Tensors divided among the `ranks` of a team; tensor t is of kind t % kinds.
 inline std::unique_ptr<Signature> make_signature(const std::string& op,
                                                  const std::vector<Shape>& shapes, int ranks,
-                                                 int scalars, int operands, int results,
-                                                 int totals = 0, int64_t row = 1) {
+                                                 int scalars, const std::vector<Kind>& kinds) {
   auto signature = std::make_unique<Signature>();
   signature->op = op;
   signature->text = op + " of";
+  signature->kinds = kinds;
   for (const Shape& shape : shapes) {
-    signature->tensors.push_back({shape.outer, shape.extent, 0, 0, 0, 0});
+    const int32_t kind = static_cast<int32_t>(signature->tensors.size() % kinds.size());
+    signature->tensors.push_back({shape.outer, shape.extent, kind, 0, 0, 0, 0, 0, 0});
     signature->text += " " + std::to_string(shape.outer) + "x" + std::to_string(shape.extent);
     signature->elements += shape.outer * shape.extent;
   }
   signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(shapes.size()),
-                               ranks, scalars, operands, results, totals, row);
+                               ranks, scalars, signature->kinds.data());
   return signature;
+}
+
+inline std::unique_ptr<Signature> make_signature(const std::string& op,
+                                                 const std::vector<Shape>& shapes, int ranks,
+                                                 int scalars, int operands, int results,
+                                                 int totals = 0) {
+  return make_signature(op, shapes, ranks, scalars, {{operands, results, totals, 1}});
 }
 
 // Runs body(rank) on a thread for each rank.

@@ -10,3 +10,4 @@ from jaxcc.codegen._nvrtc import CudaBinary as CudaBinary
 from jaxcc.codegen._nvrtc import compile_cuda as compile_cuda
 from jaxcc.codegen._roles import OutRole as OutRole
 from jaxcc.codegen._roles import Role as Role
+from jaxcc.codegen._source import Source as Source

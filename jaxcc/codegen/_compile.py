@@ -17,6 +17,7 @@ from pathlib import Path
 
 from jaxcc.codegen import _cache
 from jaxcc.codegen._epilogue import Kernel
+from jaxcc.codegen._source import Source
 from jaxcc.layout import CodegenError
 
 # Products and sums are rounded as written, so that a kernel gives the same bits however the work is
@@ -29,7 +30,7 @@ _CANDIDATES = ("g++", "c++", "clang++")
 _LIMIT_S = 60
 _HEADERS = (
     *("abi", "element", "gamma", "gather", "inverse", "math", "math64", "random"),
-    *("reductions", "stream", "total", "trig64"),
+    *("reductions", "send", "stream", "total", "trig64"),
 )
 _FIXES = ("install g++ (Debian: apt-get install g++)", "set JAXCC_CXX to a C++17 compiler")
 
@@ -68,7 +69,7 @@ def include_folders() -> tuple[Path, ...]:
     return (installed,) if installed.is_dir() else (package.parent / "ffi", package.parent)
 
 
-def compile_kernel(kernel: Kernel) -> tuple[str, Path]:
+def compile_kernel(kernel: Kernel | Source) -> tuple[str, Path]:
     """The key and the shared library of a kernel, compiled unless the cache has it.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Kernels: from the jaxpr that is fused into a collective to the text of its tile function."""
+"""From the jaxpr that is fused into a collective to the text of its tile function."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,53 +11,19 @@ from jaxcc.codegen._elements import element_of
 from jaxcc.codegen._graph import Node, Value, graph_of
 from jaxcc.codegen._index import REDUCTIONS, buffer_maps, needs_of
 from jaxcc.codegen._roles import OutRole, Role
+from jaxcc.codegen._source import Source
 from jaxcc.codegen._space import space_of
 from jaxcc.codegen._text import Writer
 from jaxcc.layout import CodegenError
-
-_INCLUDES = """\
-#include "protocol/gamma.h"
-#include "protocol/gather.h"
-#include "protocol/inverse.h"
-#include "protocol/random.h"
-#include "protocol/total.h"
-"""
-
-_HOST = """\
-{includes}
-namespace {{
-
-{epilogue}
-}}  // namespace
-
-extern "C" {{
-extern const int32_t jaxcc_kernel_abi = JAXCC_ABI;
-void jaxcc_kernel_tile(const jaxcc_tile* tile) {{ Epilogue::tile(*tile, jaxcc::OneLane{{}}); }}
-{total}}}
-"""
-
-_TOTAL = """\
-void jaxcc_kernel_total(const jaxcc_parts* parts) {{ Epilogue::total(*parts); }}
-"""
-
-_CUDA = """\
-{includes}
-namespace {{
-
-{epilogue}
-}}  // namespace
-
-#include "cuda/fused.h"
-"""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A tile function: `epilogue` is the text of `struct Epilogue` for g++ and CUDA alike.
 
-    Its buffers are, as in ffi/protocol/abi.h: `scalar_inputs`, then for each tensor
-    `operand_inputs`, then for each tensor the outputs. A tile must hold whole rows of `row`
-    elements.
+    Its buffers are, as in ffi/protocol/abi.h: `scalar_inputs`, which tensors may share, then for
+    each tensor `operand_inputs`, then for each tensor the outputs. A tile must hold whole rows of
+    `row` elements.
     """
 
     epilogue: str
@@ -76,7 +41,7 @@ class Kernel:
 
     @property
     def scalar_inputs(self) -> tuple[int, ...]:
-        """The inputs that all tensors share."""
+        """The inputs that tensors may share."""
         return tuple(n for n, role in enumerate(self.inputs) if role is Role.SCALAR)
 
     @property
@@ -86,30 +51,13 @@ class Kernel:
 
     @property
     def text(self) -> str:
-        """The whole host source: includes, the epilogue, the exported names."""
-        total = _TOTAL.format() if self.totals else ""
-        return _HOST.format(includes=_INCLUDES, epilogue=self.epilogue, total=total)
+        """The whole host source of a kernel for tensors of this one kind."""
+        return Source((self,)).text
 
     @property
     def cuda_text(self) -> str:
-        """The whole CUDA source: the same epilogue, and the collective as kernel `jaxcc_fused`.
-
-        Raises:
-          CodegenError: CODEGEN_PLATFORM if it reduces rows or makes totals.
-        """
-        if self.totals or self.row > 1:
-            raise CodegenError(
-                "CODEGEN_PLATFORM",
-                "a kernel that reduces rows, or whole tensors, has no CUDA form yet",
-                because="a block's threads would have to reduce together what each of them sees",
-                fixes=("leave the reduction out of the group: XLA then does it",),
-            )
-        return _CUDA.format(includes=_INCLUDES, epilogue=self.epilogue)
-
-    @property
-    def key(self) -> str:
-        """A name for the text; `compile_kernel` adds the compiler and machine."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        """The whole CUDA source; see `Source.cuda_text`."""
+        return Source((self,)).cuda_text
 
 
 def generate(

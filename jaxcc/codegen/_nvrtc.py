@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxcc.codegen._compile import include_folders
 from jaxcc.codegen._epilogue import Kernel
+from jaxcc.codegen._source import Source
 from jaxcc.layout import CodegenError
 
 # NVRTC has no C library; these are the names that the protocol takes from it.
@@ -38,7 +39,7 @@ class CudaBinary:
     cubin: bytes
 
 
-def compile_cuda(kernel: Kernel, arch: str) -> CudaBinary:
+def compile_cuda(kernel: Kernel | Source, arch: str) -> CudaBinary:
     """Compiles a kernel and the two-shot collective around it for `arch`, such as "sm_90".
 
     Raises:

@@ -69,7 +69,7 @@ class Writer:
             if role is OutRole.TOTAL:
                 assert isinstance(value, Node)
                 place = f"t, {totals.index(number)}"
-                self._store_total(value, tuple(range(rank)), number, place, len(totals))
+                self._store_total(value, tuple(range(rank)), number, place)
             else:
                 self._store(value, tuple(range(rank)), number, role)
         return self._text.text()
@@ -255,12 +255,15 @@ class Writer:
             self._text.add(ROW, home, line)
             self._text.add(ELEMENT, home, f"{name}[i] = {text};")
             return
+        if role.sent:
+            gathers = str(role is OutRole.SEND_GATHER).lower()
+            send = f"jaxcc::Send<{storage}, {gathers}{self._block}>"
+            self._put(name, f"{send} {name}_all(t, {slot});", home, text)
+            return
         gather = f"jaxcc::Gather<{storage}, {self._ranks}, Lanes::kDirect{self._block}>"
         self._put(name, f"{gather} {name}_all(t, {slot}, {self._operands});", home, text)
 
-    def _store_total(
-        self, node: Node, index: IndexMap, number: int, place: str, totals: int
-    ) -> None:
+    def _store_total(self, node: Node, index: IndexMap, number: int, place: str) -> None:
         """Result `number`, a total: `place` says which of the kernel's `totals` it is."""
         (value,) = node.args
         element = element_of(node.dtype, node.line)
@@ -271,7 +274,7 @@ class Writer:
         home = self._home((value, index))
         text = self._use(value, index, home)
         self._put(f"y{number}", f"{kind} y{number}_all({place});", home, text)
-        made = element.store.format(element.round.format(f"{kind}::of({place}, {totals})"))
+        made = element.store.format(element.round.format(f"{kind}::of({place})"))
         self._text.totals += [
             f"const {element.storage} y{number} = {made};",
             "for (int32_t r = 0; r < t.ranks; ++r) {",
@@ -336,12 +339,12 @@ def _inverse(divisor: Value, element: Element) -> str | None:
 
 
 def _slots(roles: Sequence[Role]) -> list[str]:
-    """Each input's place in a rank's list of buffers: scalars first, then a tensor's operands."""
+    """Each input's place in a rank's list of buffers: a tensor's scalars, or its operands."""
     scalars = operands = 0
     slots: list[str] = []
     for role in roles:
         if role is Role.SCALAR:
-            slots.append(str(scalars))
+            slots.append(f"t.first_scalar + {scalars}")
             scalars += 1
         else:
             slots.append(f"t.first_operand + {operands}")

@@ -14,13 +14,13 @@ from jax.sharding import Mesh
 
 from jaxcc.layout import BackendError, CodegenError, being_checked
 from jaxcc.optim._arguments import Arguments, ranks_of
-from jaxcc.optim._kernel import ClassProgram
+from jaxcc.optim._kernel import ClassProgram, PhaseKernel
 from jaxcc.optim._plan import Work
 from jaxcc.optim._run import Execution
 from jaxcc.optim._state import SHARED, StateForm, mesh_or_current
 from jaxcc.optim._trace import Traced, traced_update
 from jaxcc.optim._transformation import FusedTransformation
-from jaxcc.schedule import FusedCall, warn_unfused
+from jaxcc.schedule import warn_unfused
 
 
 def fuse(
@@ -65,7 +65,7 @@ class Fused:
         self.form = form
         self._mesh = mesh
         self._traced: dict[Any, Traced] = {}
-        self._calls: dict[Any, FusedCall | None] = {}
+        self._calls: dict[Any, PhaseKernel | None] = {}
 
     def mesh(self) -> Mesh:
         return mesh_or_current(self._mesh)
@@ -114,18 +114,17 @@ class Fused:
             self._traced[key] = traced_update(self.form, given, apply=apply)
         return self._traced[key]
 
-    def _call(self, works: Sequence[Work]) -> FusedCall | None:
-        """The kernel for these works; None where the checker looks on, and, after one warning,
-        where there cannot be one.
+    def _call(self, classes: Sequence[Sequence[Work]]) -> PhaseKernel | None:
+        """The kernel for these works, in classes of those that are alike; None where the checker
+        looks on, and, after one warning, where there cannot be one.
         """
         if being_checked():
             return None
-        mesh = self.mesh()
-        program = ClassProgram(works, self.form.axis)
-        key = (works[0].text, program.own, mesh)
+        mesh, axis = self.mesh(), self.form.axis
+        key = (*((works[0].text, ClassProgram(works, axis).own) for works in classes), mesh)
         if key not in self._calls:
             try:
-                self._calls[key] = program.call(mesh)
+                self._calls[key] = PhaseKernel(classes, axis, mesh)
             except (CodegenError, BackendError) as error:
                 warn_unfused(error)
                 self._calls[key] = None

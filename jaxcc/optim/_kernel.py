@@ -1,8 +1,8 @@
-"""One kernel for all parameters that are computed alike in one phase."""
+"""One kernel for all parameters of a phase, with one program for those that are computed alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name as label
 from jax.sharding import Mesh
 
+from jaxcc import runtime
 from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
 from jaxcc.optim._plan import Work
 from jaxcc.optim._slices import (
@@ -23,7 +24,15 @@ from jaxcc.optim._slices import (
 )
 from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
 from jaxcc.program import COLLECTIVES, Program, own_slice
-from jaxcc.schedule import FusedCall, Schedule, Source
+from jaxcc.schedule import (
+    KernelPlan,
+    LoadedKernel,
+    Schedule,
+    Source,
+    TensorPlan,
+    aliases_of,
+    plan_for_any_size,
+)
 
 _PREFIX = {MEAN: "g", PARAM: "w", SLOT: "s"}
 _RESULT = "result"
@@ -61,25 +70,19 @@ class ClassProgram:
         """Names of all that results, in the order of the works' targets."""
         return (*((_RESULT,) if self.gathers else ()), *self.kept, *self.totals)
 
-    def call(self, mesh: Mesh) -> FusedCall:
-        """The compiled kernel.
+    def planned(self, mesh: Mesh) -> tuple[TensorPlan, Mapping[int, int]]:
+        """What a kernel does with each tensor, and which operands' buffers take results.
 
         Raises:
-          CodegenError: it cannot be generated or compiled.
-          BackendError: the mesh's devices are not CPU devices of this process.
+          CodegenError: it cannot be generated.
         """
         schedule = self.schedule(mesh)
-        (op,) = (op for op in schedule.program.ops if op.body)
+        program = schedule.program
+        (op,) = (op for op in program.ops if op.body)
         free = [n for n, free in zip(self.inputs, self._first.free, strict=True) if free]
-        return FusedCall.build(
-            mesh,
-            schedule.program,
-            op,
-            schedule.layouts,
-            free,
-            any_size=True,
-            per_tensor=self.own,
-        )
+        made = plan_for_any_size(program, op, schedule.layouts, self.own)
+        (aliases,) = aliases_of(program, op, (made,), free)
+        return made, aliases
 
     def schedule(self, mesh: Mesh) -> Schedule:
         """The scheduled program for a flat tensor of 8 elements for each rank."""
@@ -176,6 +179,52 @@ class ClassProgram:
             tuple(report.out_layouts),
             True,
         )
+
+
+class PhaseKernel:
+    """One kernel for all parameters that have one in a phase, those that are computed alike by one
+    text.
+    """
+
+    def __init__(self, classes: Sequence[Sequence[Work]], axis: str, mesh: Mesh) -> None:
+        """Generates, compiles and loads it.
+
+        Raises:
+          CodegenError: it cannot be generated or compiled.
+          BackendError: the mesh's devices are not CPU devices of this process.
+        """
+        self.programs = [ClassProgram(works, axis) for works in classes]
+        planned = [program.planned(mesh) for program in self.programs]
+        plans = tuple(made for made, _ in planned)
+        plan = KernelPlan((axis,), (), mesh.shape[axis], (), plans)
+        self._kernel = LoadedKernel.load("update", mesh, plan)
+        self._aliases = [aliases for _, aliases in planned]
+
+    def tensor(self, number: int, values: Mapping[str, Any], like: Any) -> runtime.Tensor:
+        """A tensor of class `number`, with the shape of `like`.
+
+        Args:
+          values: the class's inputs and numbers by name: whole arrays in the shape, flat slices.
+        """
+        aliases = self._aliases[number]
+        return self._kernel.tensor(number, values, aliases=aliases, shape=like.shape)
+
+    def run(
+        self, numbers: Sequence[int], tensors: Sequence[runtime.Tensor], order: Any
+    ) -> tuple[Any, list[list[Any]]]:
+        """The next order buffer; and for each tensor, of class `numbers[i]`, what is gathered, what
+        is kept and the totals, in the order of the works' targets.
+        """
+        order, made = self._kernel.run(tensors, order)
+        results: list[list[Any]] = []
+        for number, one in zip(numbers, made, strict=True):
+            program, outputs = self.programs[number], self._kernel.plan.tensors[number].outputs
+            # A total is named after its all-reduce, and what is gathered after its gather.
+            names = [name.removesuffix(".all_reduce") for name in outputs]
+            named = dict(zip(names, one, strict=True))
+            own = [named.pop(name) for name in (*program.kept, *program.totals)]
+            results.append([*named.values(), *own])
+        return order, results
 
 
 def _gather_before(program: Program, name: str) -> str | None:

@@ -10,7 +10,7 @@ from jax import lax
 
 from jaxcc import runtime
 from jaxcc.layout import being_checked
-from jaxcc.optim._kernel import ClassProgram
+from jaxcc.optim._kernel import ClassProgram, PhaseKernel
 from jaxcc.optim._plan import Plan, Work
 from jaxcc.optim._slices import (
     COLLECTIVES,
@@ -29,9 +29,8 @@ from jaxcc.optim._values import (
     Value,
     evaluate,
 )
-from jaxcc.schedule import FusedCall
 
-Calls = Callable[[Sequence[Work]], FusedCall | None]
+Calls = Callable[[Sequence[Sequence[Work]]], PhaseKernel | None]
 
 
 class Execution:
@@ -48,13 +47,12 @@ class Execution:
         self._order = runtime.new_order()
 
     def run(self, plan: Plan, calls: Calls) -> None:
-        """Everything; `calls` gives the kernel for works that are alike, None where there is
-        none.
+        """Everything; `calls` gives the kernel for the works of a phase, in classes of those that
+        are alike; None where there is none.
         """
         for number, phase in enumerate(plan.phases):
             self._share(plan, number)
-            for works in phase.kernels:
-                self._kernel(works, calls)
+            self._kernels(phase.kernels, calls)
             for work in phase.local:
                 self._keep(work, work.slices, self._on_blocks(work))
             self._reduce(phase.reductions)
@@ -92,39 +90,42 @@ class Execution:
                     results = v.data.function(*given)
                     self._arrays[v] = results[v.index]
 
-    def _kernel(self, works: Sequence[Work], calls: Calls) -> None:
-        full = [work for work in works if self._like[work.leaf].size]
-        for work in works:
-            if work not in full:
-                self._empty(work)
-        if not full:
+    def _kernels(self, classes: Sequence[Sequence[Work]], calls: Calls) -> None:
+        works: list[tuple[int, Work]] = []
+        for number, alike in enumerate(classes):
+            for work in alike:
+                if self._like[work.leaf].size:
+                    works.append((number, work))
+                else:
+                    self._empty(work)
+        if not works:
             return
-        program, call = ClassProgram(works, self._axis), calls(works)
-        if call is None:
-            for work in full:
-                results = program.unfused(
+        kernel = calls(classes)
+        if kernel is None:
+            for number, work in works:
+                results = ClassProgram(classes[number], self._axis).unfused(
                     [self._arrays[v] for v in work.sources],
                     [self._arrays[v] for v in work.numbers],
                     self._like[work.leaf],
                 )
                 self._take(work, results)
             return
-        numbers = [dict(zip(program.numbers, work.numbers, strict=True)) for work in full]
-        tensors = [
-            {
-                **{n: self._arrays[v] for n, v in zip(program.inputs, work.sources, strict=True)},
-                **{n: self.shared(of[n]) for n in program.own},
-            }
-            for work, of in zip(full, numbers, strict=True)
-        ]
-        scalars = {n: self.shared(v) for n, v in numbers[0].items() if n not in program.own}
-        shapes = [self._like[work.leaf].shape for work in full]
-        self._order, made = call.over(tensors, scalars, self._order, shapes)
-        for work, one in zip(full, made, strict=True):
-            # A total is named after its all-reduce, and what is gathered after its gather.
-            named = {name.removesuffix(".all_reduce"): x for name, x in one.items()}
-            own = [named.pop(name) for name in (*program.kept, *program.totals)]
-            self._take(work, [*named.values(), *own])
+        tensors: list[runtime.Tensor] = []
+        for number, work in works:
+            program = kernel.programs[number]
+            sources = zip(program.inputs, work.sources, strict=True)
+            numbers = zip(program.numbers, work.numbers, strict=True)
+            values = {name: self._arrays[v] for name, v in sources}
+            values |= {name: self._number(v) for name, v in numbers}
+            tensors.append(kernel.tensor(number, values, self._like[work.leaf]))
+        self._order, made = kernel.run([number for number, _ in works], tensors, self._order)
+        for (_, work), results in zip(works, made, strict=True):
+            self._take(work, results)
+
+    def _number(self, v: Value) -> Any:
+        """A number as an array, the same object for all tensors that read it."""
+        self._arrays[v] = self.shared(v)
+        return self._arrays[v]
 
     def _take(self, work: Work, results: Sequence[Any]) -> None:
         if work.gather is not None:
@@ -136,6 +137,7 @@ class Execution:
         self._arrays.update(zip(values, results, strict=True))
 
     def _empty(self, work: Work) -> None:
+        """Takes the results for a parameter without elements."""
         like = self._like[work.leaf]
         nothing = [own_block(jnp.zeros((0,), v.dtype), self._axis) for v in work.slices]
         whole = [] if work.gather is None else [jnp.zeros(like.shape, work.gather.dtype)]

@@ -4,6 +4,7 @@ from jaxcc.program._from_trace import program_of as program_of
 from jaxcc.program._ir import COLLECTIVES as COLLECTIVES
 from jaxcc.program._ir import MOVES as MOVES
 from jaxcc.program._ir import ROOTED as ROOTED
+from jaxcc.program._ir import SEND as SEND
 from jaxcc.program._ir import Constant as Constant
 from jaxcc.program._ir import CycleError as CycleError
 from jaxcc.program._ir import Op as Op

@@ -28,6 +28,10 @@ ROOTED = frozenset({"reduce", "broadcast"})
 JAX with these names."""
 
 
+SEND = "ppermute"
+"""The kind that hands each rank's value to another rank."""
+
+
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A literal or captured array as an operand."""
@@ -85,13 +89,13 @@ class Op:
         return self.eqn is not None and any(True for _ in _compat.inner_jaxprs(self.eqn))
 
     @property
-    def has_collective(self) -> bool:
-        """Whether a `fused` operation holds a collective, so that it is a kernel of its own; or an
-        overlapped one holds such a kernel.
+    def has_kernel(self) -> bool:
+        """Whether a `fused` operation holds a collective or a send, so that it is a kernel of its
+        own; or an overlapped one holds such a kernel.
         """
         if self.kind != "fused":
-            return any(part.has_collective for part in self.body)
-        return any(part.kind in COLLECTIVES for part in self.body)
+            return any(part.has_kernel for part in self.body)
+        return any(part.kind in COLLECTIVES or part.kind == SEND for part in self.body)
 
     def value_inputs(self) -> Iterator[str]:
         """The operands that are values, not constants."""

@@ -32,7 +32,7 @@ def run(
     Args:
       program: what to run, inside `shard_map` over its axes.
       inputs: one per-rank array per leaf.
-      fused: runs a `fused` operation that holds a collective; None runs the operations of its body
+      fused: runs a `fused` operation that is a kernel; None runs the operations of its body
         one by one, as it is done for others.
       label: labels every value, for `layouts_of`; the trace can then be checked but not run.
       check_vma: the flag of the enclosing `shard_map`.
@@ -52,7 +52,7 @@ def _run_op(
     check_vma: bool = True,
 ) -> None:
     """Runs one operation on `values` and adds its outputs to them."""
-    if op.body and (fused is None or not op.has_collective):
+    if op.body and (fused is None or not op.has_kernel):
         inner = dict(values)
         for part in op.body:
             _run_op(part, inner, label=label, check_vma=check_vma)

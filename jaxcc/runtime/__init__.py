@@ -1,5 +1,7 @@
 """Host runtime: groups of devices of this process, and fused kernels that run on them."""
 
+from jaxcc.runtime._fused import Kind as Kind
+from jaxcc.runtime._fused import Teams as Teams
 from jaxcc.runtime._fused import Tensor as Tensor
 from jaxcc.runtime._fused import fused_call as fused_call
 from jaxcc.runtime._fused import new_order as new_order

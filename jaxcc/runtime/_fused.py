@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,28 @@ from jaxcc.runtime._native import has_kernel, register
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What tensors of one kind have in common, for which a kernel has one program.
+
+    Attributes:
+      operands: how many each has.
+      results: how many.
+      totals: how many of the results are numbers that all elements make.
+      row: elements that the kernel needs together; of each row of `extent`, a rank's block is a
+        multiple of it.
+    """
+
+    operands: int
+    results: int
+    totals: int = 0
+    row: int = 1
+
+
+@dataclass(frozen=True)
 class Tensor:
     """One tensor of a fused call, as one rank holds its parts.
 
-    There are `outer` rows of `extent` elements; of each, rank r owns the r-th block of
+    There are `outer` rows of `extent` elements; of each, rank r of a team owns the r-th block of
     ceil(extent / ranks) elements.
 
     Attributes:
@@ -28,6 +46,8 @@ class Tensor:
       outer: rows.
       extent: elements in a row.
       aliases: index of an operand -> index of the result that takes its buffer.
+      scalars: 0-d arrays that the kernel reads for it, and perhaps for other tensors.
+      kind: which of the kernel's programs it is for.
     """
 
     operands: tuple[jax.Array, ...]
@@ -35,6 +55,22 @@ class Tensor:
     outer: int
     extent: int
     aliases: Mapping[int, int] = field(default_factory=dict[int, int])
+    scalars: tuple[jax.Array, ...] = ()
+    kind: int = 0
+
+
+@dataclass(frozen=True)
+class Teams:
+    """How a group is divided: tensors among the ranks of a team, `ranks` of them; the teams lie one
+    after another.
+
+    Attributes:
+      ranks: in a team.
+      targets: for each team the one that it sends to, or -1; empty if none sends.
+    """
+
+    ranks: int
+    targets: tuple[int, ...] = ()
 
 
 def new_order() -> jax.Array:
@@ -45,13 +81,12 @@ def new_order() -> jax.Array:
 def fused_call(
     kernel: str,
     groups: Groups,
-    scalars: Sequence[jax.Array],
     tensors: Sequence[Tensor],
     order: jax.Array,
     *,
     op: str,
-    totals: int = 0,
-    row: int = 1,
+    kinds: Sequence[Kind] = (),
+    teams: Teams | None = None,
 ) -> tuple[jax.Array, list[tuple[jax.Array, ...]]]:
     """Runs a kernel on the buffers of all ranks of each group, inside `jax.shard_map`.
 
@@ -61,42 +96,48 @@ def fused_call(
     Args:
       kernel: key of a kernel that is built in or loaded.
       groups: who runs it together.
-      scalars: 0-d arrays that the kernel reads for all tensors.
-      tensors: each with the same number of operands and of results.
+      tensors: of any shapes and sizes.
       order: what `new_order` or the program's previous fused call gave. It keeps ranks from
         coming to independent calls in different orders, which would never end.
       op: name of the operation in error messages.
-      totals: how many of a tensor's results are numbers that all its elements make.
-      row: elements that the kernel needs together; of each row of `extent`, a rank's block is a
-        multiple of it.
+      kinds: those of the tensors; by default one, of tensors like the first.
+      teams: how the groups are divided; None if each is one team.
 
     Returns:
       The order buffer for the next call, and each tensor's results.
 
     Raises:
       BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
-        loaded, BACKEND_ARGUMENT if the tensors differ in kind.
+        loaded, BACKEND_ARGUMENT if a tensor is not of its kind.
     """
     if not has_kernel(kernel):
         raise BackendError("BACKEND_KERNEL", f"{op}: no kernel {kernel!r} is loaded")
-    kinds = {(len(tensor.operands), len(tensor.results)) for tensor in tensors}
-    if len(kinds) != 1:
-        raise BackendError(
-            "BACKEND_ARGUMENT",
-            f"{op}: a fused call needs tensors with equally many operands and results, not {kinds}",
-        )
-    ((operands, results),) = kinds
+    kinds = tuple(kinds) or tuple(Kind(len(t.operands), len(t.results)) for t in tensors[:1])
+    for tensor in tensors:
+        kind = kinds[tensor.kind]
+        counts = len(tensor.operands), len(tensor.results)
+        if counts != (kind.operands, kind.results):
+            raise BackendError(
+                "BACKEND_ARGUMENT",
+                f"{op}: tensors of a kind have equally many operands and results, not "
+                f"{(kind.operands, kind.results)} and {counts}",
+            )
     register()
+    teams = teams or Teams(groups.ranks)
+    scalars, first_scalar = _shared([tensor.scalars for tensor in tensors])
     aliases = {0: 0}
-    for index, tensor in enumerate(tensors):
-        for operand, result in tensor.aliases.items():
-            first = 1 + len(scalars) + index * operands
-            aliases[first + operand] = 1 + index * results + result
+    operand, result = 1 + len(scalars), 1
+    for tensor in tensors:
+        aliases.update((operand + i, result + k) for i, k in tensor.aliases.items())
+        operand, result = operand + len(tensor.operands), result + len(tensor.results)
     call = jax.ffi.ffi_call(
         "jaxcc_fused",
         (jax.ShapeDtypeStruct.like(order), *(out for tensor in tensors for out in tensor.results)),
         input_output_aliases=aliases,
     )
+    geometry = [
+        (t.outer, t.extent, t.kind, first) for t, first in zip(tensors, first_scalar, strict=True)
+    ]
     order, *flat = call(
         order,
         *scalars,
@@ -105,11 +146,23 @@ def fused_call(
         op=op,
         devices=np.asarray(groups.devices, np.int64),
         ranks=np.int64(groups.ranks),
+        team=np.int64(teams.ranks),
+        targets=np.asarray(teams.targets, np.int64),
         scalars=np.int64(len(scalars)),
-        operands=np.int64(operands),
-        results=np.int64(results),
-        totals=np.int64(totals),
-        row=np.int64(row),
-        geometry=np.asarray([(t.outer, t.extent) for t in tensors], np.int64).reshape(-1),
+        kinds=np.asarray([astuple(kind) for kind in kinds], np.int64).reshape(-1),
+        geometry=np.asarray(geometry, np.int64).reshape(-1),
     )
-    return order, [tuple(flat[i * results : (i + 1) * results]) for i in range(len(tensors))]
+    rest = iter(flat)
+    return order, [tuple(next(rest) for _ in tensor.results) for tensor in tensors]
+
+
+def _shared(blocks: Sequence[tuple[jax.Array, ...]]) -> tuple[list[jax.Array], list[int]]:
+    """The scalars of all blocks, equal blocks once; and where each block begins."""
+    scalars: list[jax.Array] = []
+    begins: dict[tuple[int, ...], int] = {}
+    for block in blocks:
+        key = tuple(map(id, block))
+        if key not in begins:
+            begins[key] = len(scalars)
+            scalars += block
+    return scalars, [begins[tuple(map(id, block))] for block in blocks]

@@ -4,7 +4,11 @@ from jaxcc.schedule._compile import BACKENDS as BACKENDS
 from jaxcc.schedule._compile import Compiled as Compiled
 from jaxcc.schedule._fallback import UnfusedWarning as UnfusedWarning
 from jaxcc.schedule._fallback import warn_unfused as warn_unfused
-from jaxcc.schedule._fused import FusedCall as FusedCall
+from jaxcc.schedule._fused import aliases_of as aliases_of
+from jaxcc.schedule._kernel import KernelPlan as KernelPlan
+from jaxcc.schedule._kernel import TensorPlan as TensorPlan
+from jaxcc.schedule._kernel import plan_for_any_size as plan_for_any_size
+from jaxcc.schedule._loaded import LoadedKernel as LoadedKernel
 from jaxcc.schedule._place import place as place
 from jaxcc.schedule._place import shard_mapped as shard_mapped
 from jaxcc.schedule._place import sharding_of as sharding_of

@@ -205,7 +205,7 @@ def compile_program(
     program, layouts = in_chunks(program, layouts)
     calls: dict[str, FusedCall] = {}
     for op in program.ops:
-        if not op.has_collective or backend == "xla":
+        if not op.has_kernel or backend == "xla":
             continue
         try:
             calls[op.name] = FusedCall.build(

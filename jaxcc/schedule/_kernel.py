@@ -1,50 +1,30 @@
-"""From a fused operation to a generated kernel: what it computes per element, and how each buffer
-is indexed.
-"""
+"""From a fused operation to a generated kernel: its tensors, and where their results go."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
 from jaxcc import _compat, codegen
-from jaxcc.codegen import OutRole, Role
-from jaxcc.layout import CodegenError, LayoutMap, Replicated
-from jaxcc.program import COLLECTIVES, MOVES, Constant, Op, Operand, Program, apply_op
-
-_OUT_ROLES = {"all_gather": OutRole.GATHER, "all_reduce": OutRole.TOTAL}
-
-# Of a key that `counts_bits`.
-_WORDS = (0, 1)
+from jaxcc.codegen import OutRole
+from jaxcc.layout import LayoutMap
+from jaxcc.program import SEND, Op, Program
+from jaxcc.schedule._reads import KernelInput, Reads
+from jaxcc.schedule._strands import Strand, axes_of, route_of, strands
 
 
 @dataclass(frozen=True)
-class KernelInput:
-    """One buffer that the kernel reads: a value (or captured array), and in which role; of a
-    random key one of its words.
-    """
-
-    value: Operand
-    role: Role
-    type: jax.ShapeDtypeStruct
-    word: int | None = None
-
-
-@dataclass(frozen=True)
-class KernelPlan:
-    """A fused operation as one kernel call.
+class TensorPlan:
+    """One strand of a fused operation: what a kernel does with one of its tensors.
 
     Attributes:
       kernel: the generated text.
       inputs: scalars first, then the tensor's operands, in the kernel's order.
-      out_roles: for each output of the operation.
+      outputs: names of what results.
+      out_types, out_roles: of each.
       outer, extent: the whole tensor has `outer` rows of `extent` elements; a rank owns a block of
         each row.
       any_size: the kernel serves flat tensors of every size.
@@ -52,40 +32,85 @@ class KernelPlan:
 
     kernel: codegen.Kernel
     inputs: tuple[KernelInput, ...]
+    outputs: tuple[str, ...]
+    out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_roles: tuple[OutRole, ...]
     outer: int
     extent: int
     any_size: bool
 
 
-def plan(
-    program: Program,
-    op: Op,
-    layouts: Mapping[str, LayoutMap | str],
-    *,
-    any_size: bool = False,
-    per_tensor: Collection[str] = (),
-) -> KernelPlan:
-    """The kernel of a fused operation.
+@dataclass(frozen=True)
+class KernelPlan:
+    """A fused operation as one kernel call.
 
-    Args:
-      program: what holds `op`.
-      op: the fused operation.
-      layouts: of the program's values.
-      any_size: the kernel serves flat tensors of every size, not only this one's.
-      per_tensor: the 0-d values that differ from tensor to tensor of one call.
+    Attributes:
+      axes: those that its tensors are divided along.
+      across: those that it sends over.
+      ranks: that a tensor is divided among.
+      targets: for each group of as many ranks the one that it sends to, or -1; empty if none sends.
+      tensors: in order.
+    """
+
+    axes: tuple[str, ...]
+    across: tuple[str, ...]
+    ranks: int
+    targets: tuple[int, ...]
+    tensors: tuple[TensorPlan, ...]
+
+
+def plan(program: Program, op: Op, layouts: Mapping[str, LayoutMap | str]) -> KernelPlan:
+    """The kernel call of `op`, a fused operation of `program`, whose values have `layouts`.
 
     Raises:
       CodegenError: the generator lacks a primitive or dtype, or an operand has a form that it
         cannot index.
     """
-    reads = _Reads(program, op, layouts, per_tensor)
+    axes, sizes, types = axes_of(op.body), program.sizes, program.types()
+    ranks = math.prod(sizes[axis] for axis in axes)
+    across: tuple[str, ...] = ()
+    targets: tuple[int, ...] = ()
+    send = next((part for part in op.body if part.kind == SEND), None)
+    if send is not None:
+        across, pairs = route_of(send)
+        to = dict(pairs)
+        targets = tuple(to.get(k, -1) for k in range(math.prod(sizes[axis] for axis in across)))
+    tensors = [
+        _tensor_plan(Reads(types, strand, layouts, axes, ranks))
+        for strand in strands(op.body, op.outputs, types)
+    ]
+    return KernelPlan(axes, across, ranks, targets, tuple(tensors))
+
+
+def plan_for_any_size(
+    program: Program,
+    op: Op,
+    layouts: Mapping[str, LayoutMap | str],
+    per_tensor: Collection[str] = (),
+) -> TensorPlan:
+    """What a kernel does with flat tensors of any size, as `op` does with one of its blocks' size.
+
+    Args:
+      program: what holds `op`, a fused operation with collectives over one axis.
+      op: all of it is computed in one loop.
+      layouts: of the program's values.
+      per_tensor: the 0-d values that differ from tensor to tensor.
+
+    Raises:
+      CodegenError: as `plan`.
+    """
+    axes, strand = axes_of(op.body), Strand(op.body, op.outputs)
+    ranks = math.prod(program.sizes[axis] for axis in axes)
+    reads = Reads(program.types(), strand, layouts, axes, ranks, per_tensor)
+    return _tensor_plan(reads, any_size=True)
+
+
+def _tensor_plan(reads: Reads, any_size: bool = False) -> TensorPlan:
     # Whole shapes: a block with one row would look like a dimension to broadcast.
     with _compat.outside_all_traces():
         jaxpr = jax.make_jaxpr(reads.elementwise)(*(one.type for one in reads.inputs))
-    kinds = {out: part.kind for part in op.body for out in part.outputs}
-    roles = tuple(_OUT_ROLES.get(kinds[out], OutRole.SLICE) for out in op.outputs)
-    whole, dim = reads.whole, reads.dim
+    strand, whole, dim = reads.strand, reads.whole, reads.dim
+    roles = tuple(_role(out, strand) for out in strand.outputs)
     kernel = codegen.generate(
         jaxpr,
         (),
@@ -93,185 +118,23 @@ def plan(
         roles,
         shape=None if any_size else whole,
         ranks=reads.ranks,
+        op=strand.reduces[0].params["op"] if strand.reduces else "sum",
     )
+    types = tuple(reads.types[out] for out in strand.outputs)
     outer, extent = math.prod(whole[:dim]), math.prod(whole[dim:])
-    return KernelPlan(kernel, reads.inputs, roles, outer, extent, any_size)
+    return TensorPlan(kernel, reads.inputs, strand.outputs, types, roles, outer, extent, any_size)
 
 
-def _block(op: Op, types: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[tuple[int, ...], int]:
-    """The shape of a rank's block, which the whole group has, and the dimension that it is cut
-    along.
-    """
-    part = next(p for p in op.body if p.kind in ("reduce_scatter", "all_gather"))
-    if part.kind == "reduce_scatter":
-        return part.types[0].shape, part.params["dim"]
-    return types[str(part.inputs[0])].shape, part.params["dim"]
-
-
-class _Reads:
-    """What a group reads from outside: one kernel input per value and role, scalars first."""
-
-    def __init__(
-        self,
-        program: Program,
-        op: Op,
-        layouts: Mapping[str, LayoutMap | str],
-        per_tensor: Collection[str],
-    ) -> None:
-        (self.axis,) = op.params["axes"]
-        self.per_tensor = per_tensor
-        self.op = op
-        self.layouts = layouts
-        self.types = program.types()
-        self.ranks = program.sizes[self.axis]
-        self.block, self.dim = _block(op, self.types)
-        self.whole = self._widened(self.block)
-        made = {out for part in op.body for out in part.outputs}
-        found: dict[Hashable, KernelInput] = {}
-        for part in op.body:
-            for x in part.inputs:
-                if x not in made and (not _is_literal(x) or "cut" in part.params):
-                    found.update(self._inputs(x, part))
-        ordered = sorted(found, key=lambda key: found[key].role != Role.SCALAR)
-        self.inputs = tuple(found[key] for key in ordered)
-        self._index = {key: i for i, key in enumerate(ordered)}
-
-    def elementwise(self, *given: Any) -> list[Any]:
-        """The group's work on whole arrays; moving data is the kernel's own business."""
-        values: dict[str, Any] = {}
-        for part in self.op.body:
-            arguments = [self._read(x, part, values, given) for x in part.inputs]
-            if part.kind in COLLECTIVES or part.kind in MOVES:
-                results = arguments
-            elif part.kind == "broadcast_in_dim":
-                results = [self._broadcast(part, arguments[0])]
-            elif part.kind == "random_bits":
-                places = self._places(part, given)
-                width = part.eqn.params["bit_width"]
-                results = [_compat.counted_bits(arguments[0], places, width)]
-            elif "cut" in part.params:
-                raise CodegenError(
-                    "CODEGEN_OPERAND",
-                    f"'{part.name}' counts along the dimension that is cut into chunks",
-                    line=part.line,
-                )
-            else:
-                results = apply_op(part, self._as_long(arguments), check_vma=False)
-            values.update(zip(part.outputs, results, strict=True))
-        return [values[out] for out in self.op.outputs]
-
-    def _places(self, part: Op, given: Sequence[Any]) -> tuple[Any, Any]:
-        """Where in the whole array each number is that `part` makes."""
-        shape: tuple[int, ...] = part.eqn.params["shape"]
-        if "cut" not in part.params:
-            return _compat.counters(shape)
-        if math.prod(shape) >= 2**32:
-            raise CodegenError(
-                "CODEGEN_OPERAND",
-                f"'{part.name}' numbers {math.prod(shape)} elements, more than 32 bits do",
-                line=part.line,
-            )
-        mine = part.types[0].shape
-        place = jnp.broadcast_to(given[self._index[_first(part)]], mine)
-        for d in range(len(shape)):
-            step = np.uint32(math.prod(shape[d + 1 :]))
-            place = place + lax.broadcasted_iota(np.uint32, mine, d) * step
-        return jnp.zeros(mine, np.uint32), place
-
-    def _as_long(self, arguments: list[Any]) -> list[Any]:
-        """Operands of one length: of a block with one row it cannot be told whether it stands for
-        all rows or is the same in each.
-        """
-        shapes = [np.shape(x) for x in arguments]
-        length = max((s[self.dim] for s in shapes if len(s) == len(self.block)), default=1)
-        return [
-            x
-            if len(shape) != len(self.block) or shape[self.dim] in (0, length)
-            else lax.broadcast_in_dim(
-                x,
-                (*shape[: self.dim], length, *shape[self.dim + 1 :]),
-                range(len(shape)),
-            )
-            for x, shape in zip(arguments, shapes, strict=True)
-        ]
-
-    def _broadcast(self, part: Op, x: Any) -> Any:
-        shape = list(part.types[0].shape)
-        dims: tuple[int, ...] = part.eqn.params["broadcast_dimensions"]
-        if len(shape) != len(self.block):
-            # On its way to the result's shape; what is sliced is here as all ranks have it.
-            for at, d in enumerate(dims):
-                shape[d] = max(shape[d], x.shape[at])
-        elif self.dim in dims:
-            shape[self.dim] = x.shape[dims.index(self.dim)]
-        elif shape[self.dim] > 1 or tuple(shape) == self.block:
-            shape[self.dim] *= self.ranks
-        return lax.broadcast_in_dim(x, shape, dims)
-
-    def _read(self, x: Operand, part: Op, values: Mapping[str, Any], given: Sequence[Any]) -> Any:
-        if isinstance(x, str) and x in values:
-            return values[x]
-        if isinstance(x, Constant) and _is_literal(x):
-            known = x.value
-            return known if part.kind != "random_bits" else np.asarray(jax.random.key_data(known))
-        if part.kind == "random_bits":
-            return [given[self._index[_key(x, part, word)]] for word in _WORDS]
-        return given[self._index[_key(x, part)]]
-
-    def _inputs(self, x: Operand, part: Op) -> dict[Hashable, KernelInput]:
-        if part.kind != "random_bits":
-            return {_key(x, part): self._input(x, part)}
-        t = jax.ShapeDtypeStruct((), np.uint32)
-        found: dict[Hashable, KernelInput] = {}
-        if not _is_literal(x):
-            found = {_key(x, part, w): KernelInput(x, Role.SCALAR, t, w) for w in _WORDS}
-        if "cut" in part.params:
-            # An operand, so that all chunks have one kernel.
-            first = _first(part)
-            found[first] = KernelInput(Constant(np.uint32(first[1])), Role.SCALAR, t)
-        return found
-
-    def _input(self, x: Operand, part: Op) -> KernelInput:
-        if isinstance(x, Constant):
-            given = jax.ShapeDtypeStruct(x.value.shape, x.value.dtype)
-            return KernelInput(x, Role.WHOLE, given)
-        given, layout = self.types[x], self.layouts.get(x)
-        if part.kind == "reduce_scatter":
-            return KernelInput(x, Role.REDUCE, given)
-        if part.kind == "own_slice":
-            return KernelInput(x, Role.WHOLE, given)
-        if given.shape == ():
-            own = x in self.per_tensor
-            return KernelInput(x, Role.WHOLE if own else Role.SCALAR, given)
-        replicated = isinstance(layout, LayoutMap) and layout[self.axis] == Replicated
-        # What is gathered is the rank's block, even if all blocks are alike.
-        if replicated and part.kind != "all_gather":
-            return KernelInput(x, Role.WHOLE, given)
-        if given.shape == self.block:
-            whole = jax.ShapeDtypeStruct(self.whole, given.dtype)
-            return KernelInput(x, Role.SLICE, whole)
-        raise CodegenError(
-            "CODEGEN_OPERAND",
-            f"'{part.name}' broadcasts '{x}', which is {layout}; "
-            "a kernel broadcasts Replicated operands only",
-            line=part.line,
-        )
-
-    def _widened(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(s * self.ranks if d == self.dim else s for d, s in enumerate(block))
-
-
-def _is_literal(x: Operand) -> bool:
-    return isinstance(x, Constant) and not getattr(x.value, "shape", ())
-
-
-def _first(part: Op) -> tuple[str, int]:
-    """The place in the whole array of a chunk's first element."""
-    dim, start = part.params["cut"]
-    return "first", start * math.prod(part.eqn.params["shape"][dim + 1 :])
-
-
-def _key(x: Operand, part: Op, word: int | None = None) -> Hashable:
-    """One value may be reduced, sliced and read as it is: each is an input of its own."""
-    how = (part.kind, part.params.get("dim")) if part.kind in MOVES else None
-    return (x if isinstance(x, str) else id(x.value), how, word)
+def _role(out: str, strand: Strand) -> OutRole:
+    made = {x: op for op in strand.body for x in op.outputs}
+    kinds: set[str] = set()
+    op: Op | None = made[out]
+    if op.kind == "all_reduce" and op not in strand.reduces:
+        return OutRole.TOTAL
+    while op is not None and op.kind in ("all_gather", SEND):
+        kinds.add(op.kind)
+        op = made.get(str(op.inputs[0]))
+    whole = "all_gather" in kinds or bool(strand.reduces)
+    if SEND in kinds:
+        return OutRole.SEND_GATHER if whole else OutRole.SEND
+    return OutRole.GATHER if whole else OutRole.SLICE

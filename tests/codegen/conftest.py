@@ -22,14 +22,18 @@ class Tile(ctypes.Structure):
 
     _fields_ = [
         ("buffers", ctypes.c_void_p),
+        ("targets", ctypes.c_void_p),
         ("ranks", ctypes.c_int32),
         ("owner", ctypes.c_int32),
+        ("receives", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
+        ("first_scalar", ctypes.c_int32),
         ("first_operand", ctypes.c_int32),
         ("first_result", ctypes.c_int32),
+        ("stream", ctypes.c_int32),
         ("begin", ctypes.c_int64),
         ("end", ctypes.c_int64),
         ("shift", ctypes.c_int64),
-        ("stream", ctypes.c_int32),
         ("parts", ctypes.c_void_p),
     ]
 
@@ -40,7 +44,9 @@ class Parts(ctypes.Structure):
     _fields_ = [
         ("buffers", ctypes.c_void_p),
         ("ranks", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
         ("first_result", ctypes.c_int32),
+        ("step", ctypes.c_int32),
         ("first", ctypes.c_void_p),
         ("stride", ctypes.c_int64),
         ("count", ctypes.c_int64),
@@ -160,27 +166,30 @@ class Run:
         parts = np.zeros((self.kernel.ranks, totals, 2), np.int64)
         for owner, begin, end, shift in slices.runs():
             for at in range(begin, end, tile):
-                self.tile(
-                    ctypes.byref(
-                        Tile(
-                            ctypes.addressof(table),
-                            self.kernel.ranks,
-                            owner,
-                            scalars,
-                            first_result,
-                            at,
-                            min(at + tile, end),
-                            shift,
-                            int(stream),
-                            parts[owner].ctypes.data,
-                        )
-                    )
+                one = Tile(
+                    buffers=ctypes.addressof(table),
+                    ranks=self.kernel.ranks,
+                    owner=owner,
+                    first_operand=scalars,
+                    first_result=first_result,
+                    begin=at,
+                    end=min(at + tile, end),
+                    shift=shift,
+                    stream=int(stream),
+                    parts=parts[owner].ctypes.data,
                 )
+                self.tile(ctypes.byref(one))
         if self.total is not None:
-            buffers, data = ctypes.addressof(table), parts.ctypes.data
-            self.total(
-                ctypes.byref(Parts(buffers, self.kernel.ranks, first_result, data, totals, 1))
+            whole = Parts(
+                buffers=ctypes.addressof(table),
+                ranks=self.kernel.ranks,
+                first_result=first_result,
+                step=totals,
+                first=parts.ctypes.data,
+                stride=totals,
+                count=1,
             )
+            self.total(ctypes.byref(whole))
 
     def _whole(
         self, role: OutRole, result: list[Array], slices: Slices, shape: tuple[int, ...]
@@ -209,7 +218,7 @@ def build(
         jaxpr, getattr(closed, "consts", ()), inputs, outputs, shape=shape, ranks=ranks, op=op
     )
     library = ctypes.CDLL(str(compile_kernel(kernel)[1]))
-    assert ctypes.c_int32.in_dll(library, "jaxcc_kernel_abi").value == 2
+    assert ctypes.c_int32.in_dll(library, "jaxcc_kernel_abi").value == 3
     tile = library.jaxcc_kernel_tile
     tile.restype = None
     total = library.jaxcc_kernel_total if kernel.totals else None

@@ -196,10 +196,13 @@ def test_lanes_that_share_a_tile_do_what_one_thread_does(name: str, tmp_path: Pa
         table = (ctypes.c_void_p * 4)(*(ctypes.addressof(row) for row in rows))
         for owner in range(4):
             begin, end = owner * size // 4, (owner + 1) * size // 4
-            tile = (ctypes.c_int64 * 7)(
+            tile = (ctypes.c_int64 * 10)(
                 ctypes.addressof(table),
+                0,  # targets
                 4 | owner << 32,
-                len(scalars) | (len(scalars) + len(operands[0])) << 32,
+                0,  # receives, kind
+                len(scalars) << 32,  # first_scalar, first_operand
+                len(scalars) + len(operands[0]),  # first_result, stream
                 begin,
                 end,
                 begin,

@@ -34,7 +34,7 @@ def per_rank(x: jax.Array) -> jax.Array:
         y = (a + 0 * b).reshape(-1)
         tensor = Tensor((y,), (jax.ShapeDtypeStruct(y.shape, y.dtype),), 1, SIZE)
         order, ((total,),) = fused_call(
-            "all_reduce.sum.f32", groups, [], [tensor], order, op=f"all_reduce {i}"
+            "all_reduce.sum.f32", groups, [tensor], order, op=f"all_reduce {i}"
         )
         results.append(total)
     return jnp.stack(results)

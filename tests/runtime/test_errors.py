@@ -23,7 +23,7 @@ MESH = Mesh(np.array(jax.devices())[:2], ("x",))
 def all_reduce(x: jax.Array, order: jax.Array, kernel: str = "all_reduce.sum.f32") -> Any:
     result = jax.ShapeDtypeStruct(x.shape, x.dtype)
     tensors = [Tensor((x,), (result,), 1, x.size)]
-    order, ((y,),) = fused_call(kernel, groups_of(MESH, "x"), [], tensors, order, op="all_reduce")
+    order, ((y,),) = fused_call(kernel, groups_of(MESH, "x"), tensors, order, op="all_reduce")
     return order, y
 
 
@@ -45,12 +45,11 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         op="all_reduce",
         devices=np.array([0, 1], np.int64),
         ranks=np.int64(2),
+        team=np.int64(2),
+        targets=np.array([], np.int64),
         scalars=np.int64(0),
-        operands=np.int64(1),
-        results=np.int64(1),
-        totals=np.int64(0),
-        row=np.int64(1),
-        geometry=np.array([1, x.size], np.int64),
+        kinds=np.array([1, 1, 0, 1], np.int64),
+        geometry=np.array([1, x.size, 0, 0], np.int64),
     )
     order = new_order()
     shapes = (
@@ -70,15 +69,23 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         ({"devices": np.array([0], np.int64)}, "BACKEND_ARGUMENT"),
         ({"ranks": np.int64(33)}, "BACKEND_ARGUMENT"),
         ({"ranks": np.int64(0)}, "BACKEND_ARGUMENT"),
-        ({"operands": np.int64(2)}, "BACKEND_ARGUMENT"),
-        ({"results": np.int64(0)}, "BACKEND_ARGUMENT"),
-        ({"totals": np.int64(1)}, "BACKEND_ARGUMENT"),
-        ({"totals": np.int64(-1)}, "BACKEND_ARGUMENT"),
-        ({"row": np.int64(0)}, "BACKEND_ARGUMENT"),
-        ({"row": np.int64(3)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, 9999], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1 << 40, 1 << 40], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, -4], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"team": np.int64(0)}, "BACKEND_ARGUMENT"),
+        ({"team": np.int64(3)}, "BACKEND_ARGUMENT"),
+        ({"targets": np.array([0, -1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"targets": np.array([1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"team": np.int64(1), "targets": np.array([0, 0], np.int64)}, "two teams send to team 0"),
+        ({"kinds": np.array([2, 1, 0, 1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 0, 0, 1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 1, 1, 1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 1, -1, 1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 1, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 1, 0, 3], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"kinds": np.array([1, 1, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 9999, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1 << 40, 1 << 40, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, -4, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 32, 1, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 32, 0, 1], np.int64)}, "BACKEND_ARGUMENT"),
     ],
 )
 def test_attributes_that_do_not_fit_are_refused(changes: dict[str, Any], code: str) -> None:
@@ -143,10 +150,10 @@ def test_fused_call_refuses_before_it_traces() -> None:
     one, two = Tensor((x,), result, 1, 4), Tensor((x, x), result, 1, 4)
     groups = groups_of(MESH, "x")
     with pytest.raises(BackendError, match="'gone'") as caught:
-        fused_call("gone", groups, [], [one], new_order(), op="test")
+        fused_call("gone", groups, [one], new_order(), op="test")
     assert caught.value.code == "BACKEND_KERNEL"
     with pytest.raises(BackendError, match="equally many") as caught:
-        fused_call("all_reduce.sum.f32", groups, [], [one, two], new_order(), op="test")
+        fused_call("all_reduce.sum.f32", groups, [one, two], new_order(), op="test")
     assert caught.value.code == "BACKEND_ARGUMENT"
 
 

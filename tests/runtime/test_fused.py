@@ -34,7 +34,6 @@ def all_reduce(x: jax.Array, groups: Groups, order: jax.Array, kind: str) -> Any
     order, ((y,),) = fused_call(
         f"all_reduce.{kind}",
         groups,
-        [],
         [Tensor((x,), (result,), 1, x.size)],
         order,
         op="all_reduce",
@@ -91,7 +90,7 @@ def test_empty_arrays_pass_through(ranks: int) -> None:
         arrays = (x[0], x[0][:0], x[0] * 2)
         results = [(jax.ShapeDtypeStruct(a.shape, a.dtype),) for a in arrays]
         tensors = [Tensor((a,), out, 1, a.size) for a, out in zip(arrays, results, strict=True)]
-        _, out = fused_call("all_reduce.sum.f32", groups, [], tensors, new_order(), op="sum")
+        _, out = fused_call("all_reduce.sum.f32", groups, tensors, new_order(), op="sum")
         return jnp.concatenate([y for (y,) in out])
 
     run = jax.jit(jax.shard_map(beside, mesh=mesh, in_specs=P("x"), out_specs=P()))
@@ -161,6 +160,7 @@ def momentum_step(
     groups = groups_of(mesh, "x")
 
     def per_rank(lr: jax.Array, g: list[Any], w: list[Any], m: list[Any]) -> Any:
+        mu = jnp.float32(0.9)
         tensors = [
             Tensor(
                 (gi[0], wi, mi),
@@ -168,11 +168,11 @@ def momentum_step(
                 int(np.prod(wi.shape[:-1])),
                 wi.shape[-1],
                 {1: 0, 2: 1} if alias else {},
+                (lr, mu),
             )
             for gi, wi, mi in zip(g, w, m, strict=True)
         ]
-        mu = jnp.float32(0.9)
-        _, out = fused_call(kernel, groups, [lr, mu], tensors, new_order(), op="momentum")
+        _, out = fused_call(kernel, groups, tensors, new_order(), op="momentum")
         return [w for w, _ in out], [m for _, m in out]
 
     slices = [P(*[None] * (len(shape) - 1), "x") for shape in shapes]

@@ -48,7 +48,7 @@ def _reduce(order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
     assert order is not None
     result = jax.eval_shape(lambda x: lax.psum(x, call.axes), x)
     tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size)
-    order, [(y,)] = fused_call(_kernel(call), _groups(call), (), (tensor,), order, op=str(call))
+    order, [(y,)] = fused_call(_kernel(call), _groups(call), (tensor,), order, op=str(call))
     return order, y
 
 

@@ -178,12 +178,15 @@ class _Model:
         return op.kind in _CHAINED or _reduces(op)
 
     def _fused(self, op: Op) -> Item:
-        scatters = [part for part in op.body if part.kind == "reduce_scatter"]
-        gathers = [part for part in op.body if part.kind == "all_gather"]
+        made = {out for part in op.body for out in part.outputs}
+        # Those of totals move a number.
+        whole = [p for p in op.body if p.kind == "all_reduce" and p.inputs[0] not in made]
+        scatters = [*whole, *(part for part in op.body if part.kind == "reduce_scatter")]
+        gathers = [*whole, *(part for part in op.body if part.kind == "all_gather")]
         scattered = self._bytes([x for part in scatters for x in part.inputs])
         gathered = sum(bytes_of(part.types[0]) for part in gathers)
         both = min(scattered, gathered)
-        us, how = self._collective("all_reduce", both, op)
+        us, how = self._collective("all_reduce", both, op) if both else (0.0, "memory")
         for kind, rest in (
             ("reduce_scatter", scattered - both),
             ("all_gather", gathered - both),
@@ -218,7 +221,7 @@ class _Model:
         gathered = {part.outputs[0] for part in op.body if part.kind == "all_gather"}
         read: dict[str, float] = {}
         for part in op.body:
-            if part.kind != "reduce_scatter":
+            if part.kind not in ("reduce_scatter", "all_reduce"):
                 for x in set(part.value_inputs()) - made:
                     read[x] = min(bytes_of(self.types[x]), bytes_of(part.types[0]))
         written = sum(bytes_of(self.types[out]) for out in op.outputs if out not in gathered)

@@ -132,7 +132,7 @@ def _fusions(program: Program) -> Iterator[Move]:
 
 def _overlaps(program: Program) -> Iterator[Move]:
     for kernel in program.ops:
-        if kernel.kind != "fused" or not kernel.has_collective:
+        if kernel.kind != "fused" or not kernel.has_kernel:
             continue
         for x in kernel.value_inputs():
             product = program.producer(x)

@@ -57,7 +57,7 @@ class _Tuner:
           ScheduleError: SCHEDULE_WRONG_RESULT, or it does not verify.
         """
         schedule = candidate.schedule()
-        fused = any(op.has_collective for op in candidate.program.ops)
+        fused = any(op.has_kernel for op in candidate.program.ops)
         # With "auto" a kernel that cannot be built would be timed as what it replaces.
         backend = self.options.backend
         backend = "host" if fused and backend == "auto" else backend
@@ -155,7 +155,7 @@ def _ranked(schedule: Schedule, options: Checked) -> list[tuple[Candidate, Trial
     found = candidates(schedule, slice=options.slice, progress=options.tell)
     if options.backend == "xla":
         # It runs a fused operation's parts one by one: another candidate's program.
-        found = [one for one in found if not any(op.has_collective for op in one.program.ops)]
+        found = [one for one in found if not any(op.has_kernel for op in one.program.ops)]
     rows = [
         (one, Trial(tuple(map(str, one.steps)), cost(one.program, options.profile).total_us))
         for one in found

@@ -6,17 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.program import COLLECTIVES, Op, Operand, Program
+from jaxcc.program import COLLECTIVES, SEND, Op, Operand, Program
+from jaxcc.schedule._strands import axes_of
 
 
 def collectives_of(body: Sequence[Op]) -> list[Op]:
-    """The operations that make the group a kernel."""
+    """The operations of a group that put together what ranks have."""
     return [op for op in body if op.kind in COLLECTIVES]
 
 
 def parts(op: Op) -> tuple[Op, ...]:
     """The body of a group that is neither a kernel nor in chunks; else the operation itself."""
-    return (op,) if op.has_collective or op.kind == "overlapped" else op.flat()
+    return (op,) if op.has_kernel or op.kind == "overlapped" else op.flat()
 
 
 def dissolved(program: Program, group: Collection[Op]) -> Program:
@@ -44,7 +45,7 @@ def grouped(
 
     Args:
       kind: of the one.
-      params: its parameters; for None the axes of its collectives, if it has any.
+      params: its parameters; for None, of a kernel, the axes that it divides its tensors along.
 
     Raises:
       CycleError: what lies outside depends on the body and the body on it.
@@ -54,9 +55,9 @@ def grouped(
     for op in body:
         inputs += [x for x in op.value_inputs() if x not in made and x not in inputs]
     types, outputs = program.types(), read_outside(program, body)
-    collectives = collectives_of(body)
     if params is None:
-        params = {"axes": collectives[0].params["axes"]} if collectives else {}
+        is_kernel = any(op.kind in COLLECTIVES or op.kind == SEND for op in body)
+        params = {"axes": axes_of(body)} if is_kernel else {}
     fused = Op(
         name=name,
         kind=kind,

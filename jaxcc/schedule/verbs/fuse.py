@@ -1,6 +1,4 @@
-"""fuse: collectives and the work on their slices become one kernel; work alone, or with a send, one
-named group.
-"""
+"""fuse: collectives, sends and work around them become one kernel; work alone one named group."""
 
 from __future__ import annotations
 
@@ -9,21 +7,27 @@ from types import EllipsisType
 from typing import Any
 
 from jaxcc.layout import ScheduleError
-from jaxcc.program import MOVES, Op, Program
+from jaxcc.program import COLLECTIVES, MOVES, SEND, Op, Program
 from jaxcc.schedule._step import Scheduled, Step, rewrite
+from jaxcc.schedule._strands import axes_of
 from jaxcc.schedule.verbs._find import find
 from jaxcc.schedule.verbs._fusable import check_group, is_feeder
-from jaxcc.schedule.verbs._groups import collectives_of, dissolved, grouped, parts, read_outside
+from jaxcc.schedule.verbs._groups import dissolved, grouped, parts, read_outside
 from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 
 def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
     """Makes one operation, `name`, of several.
 
-    With reduce-scatters and all-gathers it is one kernel; they run over one axis and slice one
-    dimension of arrays of one shape. Pointwise work alone is a group that XLA fuses by itself.
-    Pointwise work and the sends (`ppermute`) of its results are a group that runs as its parts on
-    every backend for now. A group of pointwise work may become part of a larger one.
+    With collectives or sends it is one kernel, which reads and writes the arrays of all ranks in
+    place: what depends on each other is computed in one loop, and all else in loops of its own, on
+    arrays of any shapes and dtypes. Pointwise work alone is a group that XLA fuses by itself, and
+    may become part of a larger one.
+
+    A reduce-scatter or all-gather cuts the arrays of its loop along one dimension. Around a whole
+    all-reduce the work is on whole arrays that all ranks have alike, of any size. A send
+    (`ppermute`) goes over other axes than the collectives: what it sends is stored with the ranks
+    that receive it, gathered if it is gathered before or after; where nobody sends, it is zero.
 
     Args:
       names: operations; `...` between two stands for all that lies on the way from those before it
@@ -36,9 +40,10 @@ def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
       name { t = reduce_scatter(y) ; u = f(t, ...) ; g = all_gather(u) }
 
     Raises:
-      ScheduleError: the operations hold collectives of two groups, dimensions or shapes, a send and
-        another collective, one that reads or is read where a kernel cannot, or an operation that is
-        not pointwise; or one outside lies between them.
+      ScheduleError: the operations hold collectives over two axes, sends to different ranks, one
+        that reads or is read where a kernel cannot, arrays of two shapes or cut in two ways that
+        depend on each other, or an operation that is not pointwise; or one outside lies between
+        them.
     """
     resolved = _resolve(schedule.program, names)
     return schedule.then(Step("fuse", {"names": resolved, "name": name}))
@@ -83,16 +88,17 @@ def _apply(program: Program, *, names: Sequence[str], name: str) -> Program:
 
 def _with_feeders(program: Program, chosen: set[str]) -> list[Op]:
     """The group and what only it reads, in the program's order."""
-    collectives = collectives_of([op for op in program.ops if op.name in chosen])
-    axes = collectives[0].params.get("axes") if collectives else None
+    group = [op for op in program.ops if op.name in chosen]
+    is_kernel = any(op.kind in COLLECTIVES or op.kind == SEND for op in group)
+    axes = axes_of(group) if is_kernel else None
     while more := {op.name for op in program.ops if _feeds(program, op, chosen, axes)}:
         chosen = chosen | more
     return [op for op in program.ops if op.name in chosen]
 
 
 def _feeds(program: Program, op: Op, chosen: Collection[str], axes: Any) -> bool:
-    """Whether the group, a kernel if it has `axes`, can compute `op` by itself and nothing else
-    needs it. Numbers are computed once, outside.
+    """Whether the group, a kernel if `axes` are not None, can compute `op` by itself and nothing
+    else needs it. Numbers are computed once, outside.
     """
     if op.name in chosen or set(op.outputs) & set(program.outputs):
         return False
@@ -102,5 +108,5 @@ def _feeds(program: Program, op: Op, chosen: Collection[str], axes: Any) -> bool
     if op.kind == "own_slice":
         return op.params["axes"] == axes
     if op.kind in POINTWISE and axes is not None and op.types[0].shape != ():
-        return not any(user.kind in MOVES for user in readers)
+        return not any(user.kind in MOVES or user.kind in COLLECTIVES for user in readers)
     return is_feeder(op) and (axes is not None or op.kind == "broadcast_in_dim")

@@ -104,6 +104,23 @@ def test_memory_is_passed_once_in_a_kernel() -> None:
     assert kernel.us < all_reduce.us + 2 * DGX2.launch_us + update.us / 100
 
 
+def test_kernels_that_send_or_reduce_whole_arrays_pass_memory_once() -> None:
+    def f(x: Any, r: Any) -> Any:
+        total = jaxcc.name(jax.lax.psum(x, "tp"), "total")
+        work = jaxcc.name(total * 2 + r, "work")
+        pairs = [(k, (k + 1) % jax.lax.axis_size("pp")) for k in range(jax.lax.axis_size("pp"))]
+        return jaxcc.name(jax.lax.ppermute(work, "pp", pairs), "sent")
+
+    mesh = mesh_of(pp=2, tp=4)
+    typed = jaxcc.typed(mesh=mesh, in_layouts=(jaxcc.on(pp=Local, tp=Local), jaxcc.on(pp=Local)))(f)
+    s = typed.schedule(*[jax.ShapeDtypeStruct((1 << 20,), "float32")] * 2)
+    plain = cost(s.program, DGX2)
+    (all_reduce,) = (item for item in plain.items if item.kind == "all_reduce")
+    sent = cost(s.fuse("work", "sent", name="fused").program, DGX2)
+    whole = cost(s.fuse("total", ..., "sent", name="fused").program, DGX2)
+    assert all_reduce.us < whole.total_us < sent.total_us < plain.total_us
+
+
 def test_a_group_of_work_costs_what_its_parts_do() -> None:
     plain = WORKLOADS["sgd"].schedule(mesh_of(tp=4), 64)
     work = [op.name for op in plain.program.ops if op.kind in ("mul", "sub")]
