@@ -155,3 +155,24 @@ def test_optax_own_lines_are_named() -> None:
     assert "unitwise_norm" in refusal(optax.adaptive_grad_clip(0.1), {"a": (4, 4)})
     message = refusal(optax.adafactor(1e-2), {"a": (256, 256)})
     assert "reduce_sum" in message and "optax" in message
+
+
+def test_a_tree_of_several_dtypes_is_one_kernel_call_a_phase() -> None:
+    mesh = mesh_of(2, "dp")
+    tx: Any = jaxcc.optim.adam(1e-2, axis_name="dp", mesh=mesh)
+    rng = np.random.default_rng()
+    params = {
+        name: jnp.asarray(rng.normal(size=shape), jnp.bfloat16 if n % 2 else jnp.float32)
+        for n, (name, shape) in enumerate(SHAPES.items())
+    }
+    grads = {k: jnp.asarray(rng.normal(size=(2, *p.shape)), p.dtype) for k, p in params.items()}
+    run, state = on_ranks(tx, mesh, params), tx.init(params)
+    assert run.lower(grads, state, params).as_text().count("@jaxcc_fused") == 1
+    new, _ = run(grads, state, params)
+    reference = optax.adam(1e-2)
+    for name, p in params.items():
+        mine = mean({name: grads[name]}, p.dtype)
+        updates, _ = reference.update(mine, reference.init({name: p}))
+        wanted = np.asarray(optax.apply_updates({name: p}, updates)[name], np.float64)
+        tolerance = 2**-7 if p.dtype == jnp.bfloat16 else 2e-5
+        np.testing.assert_allclose(np.asarray(new[name], np.float64), wanted, tolerance, tolerance)
