@@ -14,7 +14,7 @@ from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
 from jaxcc.layout._repair import Repair, unit_factor
-from jaxcc.layout._values import Held, Origin, type_text
+from jaxcc.layout._values import Held, Origin, described, type_text
 
 
 def check_output(
@@ -110,7 +110,7 @@ class _Output:
         shown = layout_seen(self.relation, tuple(self.sizes))
         text = shown if isinstance(shown, str) else shown.describe()
         line = where.line or self.held.origin.line
-        operand = f"{self.name}: {self.type} {text}, {where.describe()}"
+        operand = f"{self.name}: {self.type} {text}, {described(where)}"
         fixes = (*(fix for repair in repairs for fix in repair.fixes), *fixes)
         return Finding(code, what, line, (operand,), because, fixes, repairs, self.name)
 
