@@ -16,6 +16,7 @@ from typing import Any
 import jaxcc.layout.rules as rules
 from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier
+from jaxcc.layout._collector import collector_at_rest
 from jaxcc.layout._control import CONTROL
 from jaxcc.layout._dtypes import bytes_of
 from jaxcc.layout._errors import Finding
@@ -59,6 +60,7 @@ class WalkResult:
         return self.source.layout(self._slots[var])
 
 
+@collector_at_rest()
 def walk(
     trace_n: Trace,
     trace_1: Trace,
