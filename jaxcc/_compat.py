@@ -95,16 +95,17 @@ IDENTITIES = frozenset(
 CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 """Each of these runs its one inner jaxpr on its operands and returns what that returns."""
 
+_CALLING = CALLS | {"custom_lin", "custom_linear_solve", "call_hi_primitive"}
+
 
 def called(eqn: Any) -> tuple[Any, list[int]] | None:
     """The jaxpr that an equation does nothing but run, with the numbers of the operands that it
     gets; None for other equations.
     """
     op = op_name(eqn)
+    if op not in _CALLING:
+        return None
     every = list(range(len(eqn.invars)))
-    if op in CALLS or op == "custom_lin":
-        inner = next(inner_jaxprs(eqn), None)
-        return None if inner is None else (inner, every)
     if op == "custom_linear_solve":
         lengths = eqn.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
@@ -114,7 +115,8 @@ def called(eqn: Any) -> tuple[Any, list[int]] | None:
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
         with outside_all_traces():
             return jax.make_jaxpr(eqn.params["_prim"].expand)(*avals), every
-    return None
+    inner = next(inner_jaxprs(eqn), None)
+    return None if inner is None else (inner, every)
 
 
 def scan_counts(eqn: Any) -> tuple[int, int, int]:

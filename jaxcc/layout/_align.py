@@ -22,22 +22,21 @@ def align(n: Sequence[Step], one: Sequence[Step], applier: Applier) -> None:
     """Matches the computing steps of both sides in order."""
     i = j = 0
     while i < len(n) or j < len(one):
-        if i < len(n) and applier.moved_at_n(n[i]):
+        while i < len(n) and applier.moved_at_n(n[i]):
             i += 1
-        elif j < len(one) and applier.moved_at_1(one[j]):
+        while j < len(one) and applier.moved_at_1(one[j]):
             j += 1
-        else:
-            to_i, to_j = _next_match(n, i, one, j, applier.pairs)
-            for step in n[i:to_i]:
-                if not applier.moved_at_n(step):
-                    applier.unmatched_at_n(step)
-            for step in one[j:to_j]:
-                if not applier.moved_at_1(step):
-                    applier.unmatched_at_1(step)
-            i, j = to_i, to_j
-            if i < len(n) and j < len(one):
-                applier.matched(n[i], one[j])
-                i, j = i + 1, j + 1
+        to_i, to_j = _next_match(n, i, one, j, applier.pairs)
+        for step in n[i:to_i]:
+            if not applier.moved_at_n(step):
+                applier.unmatched_at_n(step)
+        for step in one[j:to_j]:
+            if not applier.moved_at_1(step):
+                applier.unmatched_at_1(step)
+        i, j = to_i, to_j
+        if i < len(n) and j < len(one):
+            applier.matched(n[i], one[j])
+            i, j = i + 1, j + 1
 
 
 def _next_match(

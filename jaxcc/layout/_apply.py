@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._advice import RANDOM_FIXES, RANDOM_WHY, is_random
-from jaxcc.layout._digits import CutError, count, uniform, whole_dim
+from jaxcc.layout._digits import CutError, Digits, count, uniform, whole_dim
 from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._errors import Finding, LayoutError
 from jaxcc.layout._explain import (
@@ -21,7 +21,7 @@ from jaxcc.layout._explain import (
     unmatched_finding,
 )
 from jaxcc.layout._flatten import Slot, Step
-from jaxcc.layout._memo import Made, Memo, key_of, move_key
+from jaxcc.layout._memo import Made, Memo, alone_key, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
 from jaxcc.layout._ranked import each_rank
@@ -42,7 +42,7 @@ from jaxcc.layout._settle import settled
 from jaxcc.layout._tie import Tie
 from jaxcc.layout._turns import straightened, turned_back
 from jaxcc.layout._unruled import outside_effects, relations_of, why_rule_needed
-from jaxcc.layout._values import Held, Whole, continued, made_by, origin_of
+from jaxcc.layout._values import Held, Whole, continued, made_by
 
 ControlRule = Callable[["Applier", Step, Step], Sequence[Held]]
 """(applier, the step at n, the same at 1) -> what is known of each result."""
@@ -112,11 +112,11 @@ class Applier:
             key = None
             if not self.repairs.change(step):
                 key = move_key(step, held, step.operands[index], out)
-            relation = self._memo.known_move(key)
+            relation = self._memo.known(key)
             try:
                 if relation is None:
                     relation = self._memo.kept(self._moved(step, shape, helds, index))
-                    self._memo.learn_move(key, relation)
+                    self._memo.learn(key, relation, [held])
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
@@ -159,14 +159,12 @@ class Applier:
         made: list[Whole] = []
         for slot, out in zip(step.operands, step.results, strict=True):
             whole = self.pairs.at_1(slot)
+            key = alone_key(step, whole.dims, out)
+            dims = self._memo.known(key)
             try:
-                if 0 in out.shape:
-                    dims = tuple(uniform(size) for size in out.shape)
-                else:
-                    dims = tuple(shape(step.params, whole.dims, out.shape))
-                if tuple(count(digits) for digits in dims) != out.shape:
-                    # A reduction over the axis of a vmap, which is refused at n.
-                    raise CutError
+                if dims is None:
+                    dims = _moved_alone(step, shape, whole, out)
+                    self._memo.learn(key, dims)
             except CutError:
                 if computing_rule_of(step.op) is not None:
                     return False
@@ -264,7 +262,7 @@ class Applier:
                 found = (self.finding(_as_refused(error, step), step.line, helds, step),)
                 self._refuse(step, other, for_random(step, found))
                 return
-            self._memo.learn(key, known)
+            self._memo.learn(key, known, helds)
         for slot, whole, (relation, source) in zip(step.results, other.results, known, strict=True):
             held = made_by(step, helds[source] if source >= 0 else None, relation)
             pairs.pair(slot, whole, held)
@@ -289,8 +287,7 @@ class Applier:
             return self.control[step.op](self, step, other)
         except (LayoutError, Refused, CutError) as error:
             findings = (self.finding(_as_refused(error, step), step.line, helds, step),)
-        origin = origin_of(step)
-        return [Held(0, None, origin, origin, findings=findings)] * len(step.results)
+        return [Held(0, None, step, step, findings=findings)] * len(step.results)
 
     def _results(
         self, step: Step, other: Step, helds: Sequence[Held], relations: Sequence[Relation]
@@ -351,8 +348,7 @@ class Applier:
     def _refuse(self, step: Step, other: Step | None, findings: tuple[Finding, ...]) -> None:
         if not step.results or outside_effects(step.eqn):
             self.report(findings)
-        origin = origin_of(step)
-        bad = Held(0, None, origin, origin, findings=findings)
+        bad = Held(0, None, step, step, findings=findings)
         for index, slot in enumerate(step.results):
             if other is None:
                 self.pairs.held[slot] = bad._replace(base=self.pairs.new_base())
@@ -362,8 +358,7 @@ class Applier:
     def _bad(self, step: Step, helds: Sequence[Held], index: int, refused: Refused) -> Held:
         """The result of a step that refuses operand `index`."""
         findings = (self.finding(refused, step.line, helds, step),)
-        origin = origin_of(step)
-        return Held(helds[index].base, None, origin, origin, findings=findings)
+        return Held(helds[index].base, None, step, step, findings=findings)
 
     # For rules and messages -----------------------------------------------------------------------
 
@@ -392,6 +387,17 @@ class Applier:
             layout=lambda i: self.shown(helds[i]),
             held=lambda i: helds[i],
         )
+
+
+def _moved_alone(step: Step, shape: ShapeRule, whole: Whole, out: Slot) -> tuple[Digits, ...]:
+    """The digits that each dimension of what a step only moved walks on a group of one."""
+    if 0 in out.shape:
+        return tuple(uniform(size) for size in out.shape)
+    dims = tuple(shape(step.params, whole.dims, out.shape))
+    if tuple(count(digits) for digits in dims) != out.shape:
+        # A reduction over the axis of a vmap, which is refused at n.
+        raise CutError
+    return dims
 
 
 def rooted(relation: Relation, slot: Slot, held: Held, whole: Whole) -> Relation:

@@ -20,7 +20,7 @@ from jaxcc.layout._digits import CutError
 from jaxcc.layout._flatten import Program, Slot, Step
 from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, Side, collective_of, computing_rule_of
-from jaxcc.layout._values import Held, origin_of
+from jaxcc.layout._values import Held
 
 
 def cond(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
@@ -89,5 +89,5 @@ def _selected(applier: Applier, step: Step, index: Held, helds: Sequence[Held], 
         refused = error
     else:
         assert isinstance(made, Relation)
-        return helds[0]._replace(relation=made, const=None, origin=origin_of(step))
+        return helds[0]._replace(relation=made, const=None, origin=step)
     return refused_value(applier, step, helds[0], refused)

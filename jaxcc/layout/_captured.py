@@ -25,9 +25,10 @@ def refuse_sharded(eqns: Sequence[Any], consts: Mapping[Any, Any]) -> None:
     Raises:
       LayoutError: LAYOUT_CAPTURED, at the line that first reads one.
     """
+    sharded = {var for var, value in consts.items() if _is_sharded(value)}
     for eqn in eqns:
-        for atom in eqn.invars:
-            if not isinstance(atom, _compat.Literal) and _is_sharded(consts.get(atom)):
+        for atom in eqn.invars if sharded else ():
+            if not isinstance(atom, _compat.Literal) and atom in sharded:
                 raise captured_error(consts[atom], _compat.source_line(eqn))
         for jaxpr in _compat.inner_jaxprs(eqn):
             inner = _compat.open_jaxpr(jaxpr)

@@ -13,7 +13,7 @@ from jaxcc.layout._loops import scan, while_
 from jaxcc.layout._relation import from_layout
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._trace import per_rank_shape
-from jaxcc.layout._values import Held, Origin, type_text
+from jaxcc.layout._values import Given, Held, type_text
 
 
 def _assumed(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
@@ -34,7 +34,7 @@ def _assumed(applier: Applier, step: Step, other: Step) -> Sequence[Held]:
         )
     where = "" if step.line is None else f" at {step.line}"
     applier.assume(f"assumed, not proved{where}: {type_text(whole)} {layout.describe()}")
-    origin = Origin(step.line, f"assumed{where}", "the assumed value")
+    origin = Given(step.line, f"assumed{where}", "the assumed value")
     return [Held(0, from_layout(layout, whole.shape, applier.sizes), origin, origin)]
 
 

@@ -62,7 +62,7 @@ def uniform(size: int) -> Digits:
 
 def count(digits: Iterable[Digit]) -> int:
     """How many values the digits take together."""
-    return math.prod(digit.size for digit in digits)
+    return math.prod([digit.size for digit in digits])
 
 
 def normal(digits: Iterable[Digit]) -> Digits:

@@ -51,8 +51,7 @@ def finding_of(
     """
     operands: list[str] = []
     for index, held in enumerate(helds):
-        where = (held.placed or held.origin).describe()
-        shown = f"{layout_text(held, sizes)}, {where}"
+        shown = f"{layout_text(held, sizes)}, {held.laid_out}"
         if step is None:
             operands.append(f"{held.origin.name}: {shown}")
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcc import _compat
 from jaxcc._compat import SourceLine
@@ -32,6 +32,14 @@ class Slot:
     value: Any = None
 
 
+class Place(NamedTuple):
+    """Where equations stand: the line and the name of the call that they are a part of; no name in
+    the function itself."""
+
+    line: SourceLine | None = None
+    caller: str | None = None
+
+
 @dataclass(eq=False, slots=True)
 class Step:
     """One equation that computes, moves or communicates.
@@ -41,10 +49,8 @@ class Step:
       params: the primitive's parameters.
       operands: what it reads.
       results: what it makes.
-      line: the user's line, or that of the call it is in.
-      shown: what messages call it: `op`, or the library function whose call it is a part of.
       eqn: the equation itself.
-      top: it stands in the function itself, not in a function that JAX calls.
+      place: where the equation stands.
       index: its place among the steps of the program; -1 inside a loop or a branch.
     """
 
@@ -52,11 +58,32 @@ class Step:
     params: Mapping[str, Any]
     operands: tuple[Slot, ...]
     results: tuple[Slot, ...]
-    line: SourceLine | None
-    shown: str
     eqn: Any
-    top: bool
+    place: Place
     index: int = -1
+
+    # Nobody speaks of most steps: what messages say of one is made when they do.
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line, or that of the call it is in."""
+        return _compat.source_line(self.eqn) or self.place.line
+
+    @property
+    def shown(self) -> str:
+        """What messages call it: `op`, or the library function whose call it is a part of."""
+        caller = self.place.caller
+        return self.op if caller is None or _compat.source_line(self.eqn) else caller
+
+    @property
+    def how(self) -> str:
+        """How its results came about."""
+        return f"made by {self.shown}"
+
+    @property
+    def name(self) -> str:
+        """What messages call its results."""
+        return f"the result of {self.shown}"
 
 
 @dataclass
@@ -82,7 +109,7 @@ def flatten(trace: Trace) -> Program:
     program.inputs = tuple(_define(var, scope) for var in trace.invars)
     for var, value in trace.consts.items():
         program.consts.append(_define(var, scope, value))
-    _open(trace.eqns, scope, None, None, program)
+    _open(trace.eqns, scope, Place(), program)
     program.outputs = tuple(_read(atom, scope) for atom in trace.outvars)
     for index, step in enumerate(program.steps):
         step.index = index
@@ -96,7 +123,9 @@ def flatten_body(jaxpr: Any, step: Step) -> Program:
     program.inputs = tuple(_define(var, scope) for var in body.invars)
     for var, value in zip(body.constvars, _compat.jaxpr_consts(jaxpr), strict=True):
         program.consts.append(_define(var, scope, value))
-    _open(body.eqns, scope, step.line, None if step.top else step.shown, program)
+    # A body in the function itself is the user's own.
+    caller = None if step.place.caller is None else step.shown
+    _open(body.eqns, scope, Place(step.line, caller), program)
     program.outputs = tuple(_read(atom, scope) for atom in body.outvars)
     return program
 
@@ -115,37 +144,26 @@ def _read(atom: Any, scope: Mapping[Any, Slot]) -> Slot:
     return scope[atom]
 
 
-def _open(
-    eqns: Sequence[Any],
-    scope: dict[Any, Slot],
-    line: SourceLine | None,
-    caller: str | None,
-    program: Program,
-) -> None:
+def _open(eqns: Sequence[Any], scope: dict[Any, Slot], place: Place, program: Program) -> None:
     for eqn in eqns:
         parts = opened(eqn)
         if parts is not None:
-            _open(parts, scope, line, caller, program)
+            _open(parts, scope, place, program)
             continue
         op = _compat.op_name(eqn)
-        operands = tuple(_read(atom, scope) for atom in eqn.invars)
-        # Equations inside jnp's own jitted functions have no user frame: the call's line and name
-        # stand for them.
-        own = _compat.source_line(eqn)
-        here = own or line
+        operands = tuple([_read(atom, scope) for atom in eqn.invars])
         inner = _compat.called(eqn)
         if inner is not None:
             jaxpr, given = inner
-            name = str(eqn.params.get("name", op))
-            called = name if own or caller is None else caller
-            results = _open_call(jaxpr, [operands[i] for i in given], here, called, program)
+            within = _within(eqn, op, place)
+            results = _open_call(jaxpr, [operands[i] for i in given], within, program)
             scope.update(zip(eqn.outvars, results, strict=True))
             continue
         if op == ENTER and program.left.get(operands[0], (None, None))[1] == eqn.params:
             # What the gradient keeps of a shard_map: every rank gets its own value back.
             scope[eqn.outvars[0]] = program.left[operands[0]][0]
             continue
-        results = tuple(_define(var, scope) for var in eqn.outvars)
+        results = tuple([_define(var, scope) for var in eqn.outvars])
         if op == LEAVE and eqn.params["sure"]:
             program.left[results[0]] = operands[0], eqn.params
         elif op == "concatenate" and _are_columns(eqn, operands):
@@ -153,10 +171,17 @@ def _open(
         elif op == "gather" or op.startswith("scatter"):
             operand, positions, *updates = operands
             operands = (operand, *program.columns.get(positions, (positions,)), *updates)
-        shown = op if own or caller is None else caller
-        program.steps.append(
-            Step(op, eqn.params, operands, results, here, shown, eqn, top=caller is None)
-        )
+        program.steps.append(Step(op, eqn.params, operands, results, eqn, place))
+
+
+def _within(eqn: Any, op: str, place: Place) -> Place:
+    """The place of the equations inside a call.
+
+    Those in jnp's own jitted functions have no user frame: the call's line and name stand for them.
+    """
+    own = _compat.source_line(eqn)
+    named = own is not None or place.caller is None
+    return Place(own or place.line, str(eqn.params.get("name", op)) if named else place.caller)
 
 
 def _are_columns(eqn: Any, operands: Sequence[Slot]) -> bool:
@@ -168,8 +193,7 @@ def _are_columns(eqn: Any, operands: Sequence[Slot]) -> bool:
 def _open_call(
     jaxpr: Any,
     operands: Sequence[Slot],
-    line: SourceLine | None,
-    caller: str,
+    place: Place,
     program: Program,
 ) -> list[Slot]:
     body = _compat.open_jaxpr(jaxpr)
@@ -177,5 +201,5 @@ def _open_call(
     scope: dict[Any, Slot] = dict(zip(body.invars, operands, strict=False))
     for var, value in zip(body.constvars, _compat.jaxpr_consts(jaxpr), strict=True):
         program.consts.append(_define(var, scope, value))
-    _open(body.eqns, scope, line, caller, program)
+    _open(body.eqns, scope, place, program)
     return [_read(atom, scope) for atom in body.outvars]

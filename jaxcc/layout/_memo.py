@@ -1,13 +1,15 @@
 """What rules said of equations that were seen before: the layers of a model repeat themselves.
 
-Relations are kept once each, so that a relation is known by its identity.
+Relations are kept once each and for the whole walk, so that a relation is known by its identity.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from jaxcc.layout._digits import Digits
 from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._params import APART
 from jaxcc.layout._relation import Relation
@@ -22,8 +24,8 @@ class Memo:
 
     def __init__(self) -> None:
         self._relations: dict[Hashable, Relation] = {}
-        self._made: dict[Hashable, Made] = {}
-        self._moved: dict[Hashable, Relation] = {}
+        self._known: dict[Hashable, Any] = {}
+        self._read: list[Relation | None] = []
 
     def kept(self, relation: Relation) -> Relation:
         """The one relation that is equal to `relation`."""
@@ -42,23 +44,20 @@ class Memo:
         )
         return self._relations.setdefault(key, relation)
 
-    def known(self, key: Hashable | None) -> Made | None:
-        """What an equation makes, if it is known."""
-        return None if key is None else self._made.get(key)
+    def known(self, key: Hashable | None) -> Any:
+        """What was learnt for a key, or None."""
+        try:
+            return self._known.get(key)
+        except TypeError:  # a parameter without a hash
+            return None
 
-    def learn(self, key: Hashable | None, made: Made) -> None:
-        """Remembers what an equation makes."""
-        if key is not None:
-            self._made[key] = made
-
-    def known_move(self, key: Hashable | None) -> Relation | None:
-        """What a shape operation or a collective makes, if it is known."""
-        return None if key is None else self._moved.get(key)
-
-    def learn_move(self, key: Hashable | None, made: Relation) -> None:
-        """Remembers what a shape operation or a collective makes."""
-        if key is not None:
-            self._moved[key] = made
+    def learn(self, key: Hashable | None, made: Any, helds: Sequence[Held] = ()) -> None:
+        """Remembers what comes of `helds`, which the key names by the identity of relations."""
+        if key is None:
+            return
+        with contextlib.suppress(TypeError):
+            self._known[key] = made
+            self._read += [held.relation for held in helds]
 
 
 def key_of(
@@ -72,26 +71,33 @@ def key_of(
     for slot, other_slot, held, whole in zip(
         step.operands, other.operands, helds, wholes, strict=True
     ):
+        dtype = slot.dtype
         if held.const is not None and whole.const is not None:
-            read.append((slot.shape, slot.dtype, repr(held.const), repr(whole.const)))
+            read += (slot.shape, dtype, repr(held.const), repr(whole.const))
             continue
-        integer = getattr(slot.dtype, "kind", "i") == "i"
-        if integer or held.base != whole.base or slot.dtype != other_slot.dtype:
+        integer = getattr(dtype, "kind", "i") == "i"
+        if integer or held.base != whole.base or dtype != other_slot.dtype:
             return None
-        view = whole.dims if whole.moved else None
-        read.append((id(held.relation), slot.dtype, view, other_slot.shape))
-    made = tuple((slot.shape, slot.dtype) for slot in step.results)
-    alone = tuple((slot.shape, slot.dtype) for slot in other.results)
-    return _hashable((step.op, tuple(read), made, alone, _params(step), _params(other)))
+        read += (id(held.relation), dtype, whole.dims if whole.moved else None, other_slot.shape)
+    made = [slot.shape for slot in step.results] + [slot.dtype for slot in step.results]
+    alone = [slot.shape for slot in other.results] + [slot.dtype for slot in other.results]
+    return (step.op, tuple(read), tuple(made), tuple(alone), _params(step), _params(other))
 
 
-def move_key(step: Step, held: Held, slot: Slot, out: Slot) -> Hashable | None:
+def move_key(step: Step, held: Held, slot: Slot, out: Slot) -> Hashable:
     """What decides the result of a shape operation or a collective."""
-    return _hashable((step.op, id(held.relation), slot.shape, out.shape, out.dtype, _params(step)))
+    return (step.op, id(held.relation), slot.shape, out.shape, out.dtype, _params(step))
+
+
+def alone_key(step: Step, dims: tuple[Digits, ...], out: Slot) -> Hashable:
+    """What decides which digits the result of one of these walks on a group of one."""
+    return (step.op, dims, out.shape, _params(step))
 
 
 def _params(step: Step) -> tuple[Any, ...]:
     """The parameters that matter; 0.0 and -0.0 are equal, and no one number."""
+    if not step.params:
+        return ()
     return tuple(
         [
             repr(value) if isinstance(value, float) else value
@@ -99,11 +105,3 @@ def _params(step: Step) -> tuple[Any, ...]:
             if name not in APART
         ]
     )
-
-
-def _hashable(key: Hashable) -> Hashable | None:
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key

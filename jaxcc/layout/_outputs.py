@@ -16,7 +16,7 @@ from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, s
 from jaxcc.layout._repair import Repair, unit_factor
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._turns import require_straight
-from jaxcc.layout._values import Held, Origin, type_text
+from jaxcc.layout._values import Held, Origin, described, type_text
 
 
 def check_output(
@@ -123,7 +123,7 @@ class _Output:
         shown = layout_seen(self.relation, tuple(self.sizes))
         text = shown if isinstance(shown, str) else shown.describe()
         line = where.line or self.held.origin.line
-        operand = f"{self.name}: {self.type} {text}, {where.describe()}"
+        operand = f"{self.name}: {self.type} {text}, {described(where)}"
         fixes = (*(fix for repair in repairs for fix in repair.fixes), *fixes)
         return Finding(code, what, line, (operand,), because, fixes, repairs, self.name)
 

@@ -20,7 +20,7 @@ from jaxcc.layout._relation import (
     seen_through,
 )
 from jaxcc.layout._rules import Refused
-from jaxcc.layout._values import Held, Origin, Whole, origin_of
+from jaxcc.layout._values import Given, Held, Origin, Whole, described
 
 
 def _literal(shape: Sequence[int], pair: tuple[Any, Any]) -> Relation:
@@ -48,13 +48,15 @@ class Pairs:
     def pair(self, slot: Slot, whole: Slot, held: Held) -> None:
         """Makes both slots one matched pair, related as `held` says."""
         base = self.new_base()
-        const = held.relation.const if held.relation is not None else None
-        self.held[slot] = held._replace(base=base, const=const[0] if const else None)
+        _, relation, origin, scaled, _, placed, findings = held
+        const = relation.const if relation is not None else None
+        number = const[0] if const else None
+        self.held[slot] = Held(base, relation, origin, scaled, number, placed, findings)
         self.whole[whole] = Whole(base, whole_dims(whole.shape), const[1] if const else None)
 
     def pair_captured(self, slot: Slot, other: Slot | None) -> None:
         """The same for arrays that the function captured, by their values."""
-        origin = Origin(None, "an array that the function captured", "a captured array")
+        origin = Given(None, "an array that the function captured", "a captured array")
         relation = None if other is None else captured(slot.value, other.value)
         if other is not None and relation is not None:
             self.pair(slot, other, Held(0, relation, origin, origin))
@@ -73,7 +75,7 @@ class Pairs:
         """
         base = self.new_base()
         if step is not None:
-            self._alone[base] = origin_of(step)
+            self._alone[base] = step
         return Whole(base, whole_dims(slot.shape), number_of(slot.value))
 
     def origin_alone(self, whole: Whole) -> Origin | None:
@@ -82,18 +84,21 @@ class Pairs:
 
     def at_n(self, slot: Slot) -> Held:
         """What is known of a value at n; literals are met here for the first time."""
-        if slot not in self.held:
+        held = self.held.get(slot)
+        if held is None:
             number = number_of(slot.value)
-            origin = Origin(None, "a constant", f"the constant {number_text(number)}")
+            origin = Given(None, "a constant", f"the constant {number_text(number)}")
             relation = constant(slot.shape, (number, number))
-            self.held[slot] = Held(self.new_base(), relation, origin, origin, number)
-        return self.held[slot]
+            held = Held(self.new_base(), relation, origin, origin, number)
+            self.held[slot] = held
+        return held
 
     def at_1(self, slot: Slot) -> Whole:
         """What is known of a value of the group of one."""
-        if slot not in self.whole:
-            self.whole[slot] = self.alone(slot)
-        return self.whole[slot]
+        whole = self.whole.get(slot)
+        if whole is None:
+            whole = self.whole[slot] = self.alone(slot)
+        return whole
 
     def related(self, held: Held, whole: Whole) -> Relation:
         """The relation of `held` to `whole`.
@@ -113,7 +118,7 @@ class Pairs:
             return _literal(held.relation.shape, (held.const, whole.const))
         if held.base != whole.base:
             made = self.origin_alone(whole)
-            has = f"what a group of one has there is {made.describe()}: " if made else ""
+            has = f"what a group of one has there is {described(made)}: " if made else ""
             raise Refused(
                 "LAYOUT_STRUCTURE",
                 f"{held.origin.name} is not the value that a group of one has in this place",
@@ -142,17 +147,18 @@ class Pairs:
         if a.op != b.op or len(a.operands) != len(b.operands):
             return False
         for slot, whole_slot in zip(a.operands, b.operands, strict=True):
-            reached = _reached(slot, self.held) and _reached(whole_slot, self.whole)
-            if not reached:
+            held, whole = self._reached_at_n(slot), self._reached_at_1(whole_slot)
+            if held is None or whole is None:
                 if so_far:
                     continue
                 return False
-            held, whole = self.at_n(slot), self.at_1(whole_slot)
             numbers = held.const is not None and whole.const is not None
             if not numbers and held.base != whole.base:
                 return False
         return True
 
+    def _reached_at_n(self, slot: Slot) -> Held | None:
+        return self.held.get(slot) if slot.value is None else self.at_n(slot)
 
-def _reached(slot: Slot, known: dict[Slot, Any]) -> bool:
-    return slot in known or slot.value is not None
+    def _reached_at_1(self, slot: Slot) -> Whole | None:
+        return self.whole.get(slot) if slot.value is None else self.at_1(slot)

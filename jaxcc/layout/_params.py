@@ -58,7 +58,8 @@ def _same(at_n: Any, at_1: Any) -> bool:
     if hasattr(_compat.open_jaxpr(at_n), "eqns"):
         return True
     try:
-        return bool(np.all(at_n == at_1))
+        same = at_n == at_1
+        return same if isinstance(same, bool) else bool(np.all(same))
     except ValueError:
         return False
 

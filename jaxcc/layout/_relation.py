@@ -9,6 +9,7 @@ itself does not change. Over pending axes v is first reduced, so they all have o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,8 +116,11 @@ def in_dtype(number: Any, dtype: Any) -> Any:
     return float(held) if kind == "f" else held.item()
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 def _no_ranks() -> Mapping[str, Digits]:
-    return MappingProxyType({})
+    return _NONE
 
 
 def _no_turns() -> Mapping[str, Turn]:
@@ -124,7 +128,7 @@ def _no_turns() -> Mapping[str, Turn]:
 
 
 def _no_partial() -> Mapping[str, ReduceOp]:
-    return MappingProxyType({})
+    return _NONE
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,10 @@ class Relation:
         for digits in self.ranks.values():
             yield from digits
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """The per-rank shape."""
-        return tuple(count(digits) for digits in self.dims)
+        return tuple([count(digits) for digits in self.dims])
 
     def scaled(self, scale: float) -> Relation:
         """The same relation with another scale; what is unmeasured stays so."""

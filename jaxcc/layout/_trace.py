@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from jaxcc import _compat
 from jaxcc.layout._captured import refuse_sharded
+from jaxcc.layout._collector import collector_at_rest
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._layouts import LayoutMap, Sliced, to_spec
 
@@ -115,6 +116,7 @@ def per_rank_shape(
     return tuple(out)
 
 
+@collector_at_rest()
 def trace(
     f: Callable[..., Any],
     args: Sequence[Any],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._digits import Digits
@@ -14,21 +14,35 @@ from jaxcc.layout._relation import Relation, same_scale
 # Named tuples, since a walk makes several for every equation.
 
 
-class Origin(NamedTuple):
-    """Where a value got something: the user's line, how, and what messages call the value."""
+class Origin(Protocol):
+    """Where a value got something: the step that made it so, or where it is from.
+
+    Attributes:
+      line: the user's line.
+      how: how it came about.
+      name: what messages call the value.
+    """
+
+    @property
+    def line(self) -> SourceLine | None: ...
+    @property
+    def how(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Given(NamedTuple):
+    """The origin of a value that no step of the program makes."""
 
     line: SourceLine | None
     how: str
     name: str
 
-    def describe(self) -> str:
-        """`made by dot_general at file:line`."""
-        return self.how if self.line is None else f"{self.how} at {self.line}"
 
-
-def origin_of(step: Step) -> Origin:
-    """The origin of what a step makes."""
-    return Origin(step.line, f"made by {step.shown}", f"the result of {step.shown}")
+def described(origin: Origin) -> str:
+    """`made by dot_general at file:line`."""
+    line = origin.line
+    return origin.how if line is None else f"{origin.how} at {line}"
 
 
 class Held(NamedTuple):
@@ -52,6 +66,11 @@ class Held(NamedTuple):
     placed: Origin | None = None
     findings: tuple[Finding, ...] = ()
 
+    @property
+    def laid_out(self) -> str:
+        """What last changed its layout, and where."""
+        return described(self.placed or self.origin)
+
 
 class Whole(NamedTuple):
     """A value of the group of one: the matched pair it comes from, and which of its digits each
@@ -69,23 +88,25 @@ def made_by(step: Step, source: Held | None, relation: Relation, *, moved: bool 
     A value that was only `moved` keeps its name and its number.
     """
     const = relation.const[0] if relation.const is not None else None
-    made = origin_of(step)
     if source is None or source.relation is None:
-        return Held(0, relation, made, made, const)
+        return Held(0, relation, step, step, const)
     old = source.relation
-    placed = old is not relation and (
-        old.partial != relation.partial
-        or old.local != relation.local
-        or old.ranks != relation.ranks
-        or old.turned != relation.turned
-    )
+    scaled = placed = False
+    if old is not relation:
+        scaled = not same_scale(old.scale, relation.scale)
+        placed = (
+            old.partial != relation.partial
+            or old.local != relation.local
+            or old.ranks != relation.ranks
+            or old.turned != relation.turned
+        )
     return Held(
         source.base,
         relation,
-        source.origin if moved else made,
-        source.scaled if same_scale(old.scale, relation.scale) else made,
+        source.origin if moved else step,
+        step if scaled else source.scaled,
         const,
-        made if placed else source.placed or source.origin,
+        step if placed else source.placed or source.origin,
     )
 
 

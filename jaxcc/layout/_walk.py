@@ -16,6 +16,7 @@ from typing import Any
 import jaxcc.layout.rules as rules
 from jaxcc.layout._align import align
 from jaxcc.layout._apply import Applier
+from jaxcc.layout._collector import collector_at_rest
 from jaxcc.layout._control import CONTROL
 from jaxcc.layout._dtypes import bytes_of
 from jaxcc.layout._errors import Finding
@@ -30,7 +31,7 @@ from jaxcc.layout._report import ReportSource
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._settle import settled_value
 from jaxcc.layout._trace import Trace
-from jaxcc.layout._values import Held, Origin
+from jaxcc.layout._values import Given, Held
 
 assert rules.__name__  # Imported for what it registers.
 
@@ -59,6 +60,7 @@ class WalkResult:
         return self.source.layout(self._slots[var])
 
 
+@collector_at_rest()
 def walk(
     trace_n: Trace,
     trace_1: Trace,
@@ -84,7 +86,7 @@ def walk(
     applier = Applier(pairs, trace_n.sizes, CONTROL, repairs)
     for slot, whole, layout, name in zip(n.inputs, one.inputs, in_layouts, in_names, strict=True):
         relation = from_layout(layout, whole.shape, trace_n.sizes)
-        origin = Origin(None, f"argument {name!r}", f"{name!r}")
+        origin = Given(None, f"argument {name!r}", f"{name!r}")
         applier.pair(slot, whole, Held(0, relation, origin, origin))
     for slot, whole in itertools.zip_longest(n.consts, one.consts):
         if slot is not None:

@@ -81,10 +81,9 @@ def _assert_named(name: str, report: LayoutReport, named: Mapping[str, Any]) -> 
             found = report.source.layout(slot)
             if not isinstance(found, LayoutMap) or not _same(found, expected):
                 held = report.source.held[slot]
-                where = (held.placed or held.origin).describe()
                 raise AssertionError(
                     f"{label!r} in {name} is {_text(found)}, not {_text(expected)}\n"
-                    f"  {type_texts([slot])[0]}, {where}"
+                    f"  {type_texts([slot])[0]}, {held.laid_out}"
                 )
 
 

@@ -37,6 +37,9 @@ def spread(eqn: Equation, operands: Sequence[Relation]) -> list[Relation]:
     for operand, shape, whole_shape in zip(
         operands, eqn.per_rank.shapes, eqn.whole.shapes, strict=True
     ):
+        if shape == out and whole_shape == whole:
+            wide.append(operand)
+            continue
         dims = operand.dims if shape else ((),) * len(out)
         sizes = shape or (1,) * len(out)
         dims = tuple(

@@ -23,6 +23,7 @@ from jaxcc.layout import _proof as proving
 from jaxcc.layout import _walk as walking
 from jaxcc.layout._digits import whole_dim
 from jaxcc.layout._flatten import Program, Slot
+from jaxcc.layout._values import described
 
 SEEDS = 3
 _SEED = "<seed>"
@@ -321,7 +322,7 @@ def _claims(
             relation, at_n[slot], one[whole], None if root is None else one[root]
         )
         if problem:
-            yield f"{held.origin.describe()}: {relation}: {problem}"
+            yield f"{described(held.origin)}: {relation}: {problem}"
 
 
 def other_sizes(recipe: Recipe, sizes: Mapping[str, int]) -> list[dict[str, int]]:
