@@ -173,6 +173,7 @@ def test_a_tree_of_several_dtypes_is_one_kernel_call_a_phase() -> None:
     for name, p in params.items():
         mine = mean({name: grads[name]}, p.dtype)
         updates, _ = reference.update(mine, reference.init({name: p}))
-        wanted = np.asarray(optax.apply_updates({name: p}, updates)[name], np.float64)
+        stepped: Any = optax.apply_updates({name: p}, updates)
+        wanted = np.asarray(stepped[name], np.float64)
         tolerance = 2**-7 if p.dtype == jnp.bfloat16 else 2e-5
         np.testing.assert_allclose(np.asarray(new[name], np.float64), wanted, tolerance, tolerance)
