@@ -31,7 +31,7 @@ class Move(NamedTuple):
 def moves(program: Program, slices: Sequence[str]) -> Iterator[Move]:
     """All moves: splits, to a root only where there is no other; reorders to every furthest point;
     `as_slice` of all of `slices` that can be; fusions of all that can be fused with a
-    reduce-scatter; and overlaps of a kernel with the product that it reduces.
+    reduce-scatter, or with an all-reduce of what ranks do not divide; and overlaps of a kernel with the product that it reduces.
     """
     yield from _splits(program)
     yield from _reorders(program)
@@ -58,18 +58,22 @@ def _splits(program: Program) -> Iterator[Move]:
     for op in program.ops:
         if op.kind != "all_reduce" or len(op.params["axes"]) != 1:
             continue
-        ranks, shape = program.sizes[op.params["axes"][0]], op.types[0].shape
-        scattered = False
-        for dim, size in enumerate(shape):
-            if size and size % ranks == 0:
-                for move in _move(program, Step("split", {"name": op.name, "dim": dim})):
-                    scattered = True
-                    yield move
+        dims = _scattered_dims(program, op)
+        for dim in dims:
+            yield from _move(program, Step("split", {"name": op.name, "dim": dim}))
         # A root moves as much as a reduce-scatter and does all the work: it is for what cannot be
         # scattered. Of single numbers there is no work to save.
-        if shape and not scattered:
+        if op.types[0].shape and not dims:
             arguments = {"name": op.name, "policy": "reduce-broadcast", "root": 0}
             yield from _move(program, Step("split", arguments))
+
+
+def _scattered_dims(program: Program, op: Op) -> list[int]:
+    """The dimensions that a reduce-scatter may cut what an all-reduce over one axis makes along."""
+    ranks = program.sizes[op.params["axes"][0]]
+    dims = [dim for dim, size in enumerate(op.types[0].shape) if size and size % ranks == 0]
+    steps = [Step("split", {"name": op.name, "dim": dim}) for dim in dims]
+    return [dim for dim, step in zip(dims, steps, strict=True) if take(program, step) is not None]
 
 
 def _reorders(program: Program) -> Iterator[Move]:
@@ -119,11 +123,14 @@ def _as_slices(program: Program, slices: Sequence[str]) -> Iterator[Move]:
 
 
 def _fusions(program: Program) -> Iterator[Move]:
-    for scatter in program.ops:
-        if scatter.kind != "reduce_scatter" or not scatter.params:
+    for root in program.ops:
+        whole = root.kind == "all_reduce" and len(root.params["axes"]) == 1
+        if whole and (not root.types[0].shape or _scattered_dims(program, root)):
+            continue
+        if not whole and (root.kind != "reduce_scatter" or not root.params):
             continue
         # The wider one holds reductions, where the verb takes them.
-        groups = dict.fromkeys((_group(program, scatter, POINTWISE), _group(program, scatter)))
+        groups = dict.fromkeys((_group(program, root, POINTWISE), _group(program, root)))
         for names in groups:
             if len(names) > 1:
                 step = Step("fuse", {"names": names, "name": program.fresh("fused")})
@@ -148,19 +155,19 @@ def _overlaps(program: Program) -> Iterator[Move]:
             yield from next(filter(None, map(list, made)), [])
 
 
-def _group(program: Program, scatter: Op, kinds: frozenset[str] | None = None) -> tuple[str, ...]:
-    """The reduce-scatter, work on its slices, gathers of that, and other reduce-scatters that the
-    work reads.
+def _group(program: Program, root: Op, kinds: frozenset[str] | None = None) -> tuple[str, ...]:
+    """The reduce-scatter or all-reduce, work on what it makes, gathers of that, and other ones that
+    the work reads.
     """
-    like = {key: scatter.params[key] for key in ("axes", "dim")}
-    scatters = {scatter.name}
+    like = {key: root.params[key] for key in ("axes", "dim") if key in root.params}
+    scatters = {root.name}
     while True:
-        inside = _downstream(program, scatters, like, scatter, kinds)
+        inside = _downstream(program, scatters, like, root, kinds)
         read = {x for op in program.ops if op.name in inside for x in op.value_inputs()}
         more = {
             op.name
             for op in program.ops
-            if op.kind == "reduce_scatter" and op.params.items() >= like.items()
+            if op.kind == root.kind and op.params.items() >= like.items()
             if read.intersection(op.outputs)
         }
         if more <= scatters:

@@ -140,7 +140,7 @@ def test_a_bound_keeps_the_way_to_the_end(limit: int) -> None:
     assert len(candidates(s, depth=1)) < len(candidates(s))
 
 
-def test_what_cannot_be_scattered_goes_to_a_root() -> None:
+def test_what_cannot_be_scattered_goes_to_a_root_or_is_fused_whole() -> None:
     def scaled(x: Any, w: Any) -> Any:
         most = jaxcc.name(jax.lax.pmax(x, "tp"), "most")
         return jaxcc.name(w * most, "out")
@@ -151,6 +151,7 @@ def test_what_cannot_be_scattered_goes_to_a_root() -> None:
     assert [[step.verb for step in one.steps] for one in found] == [
         [],
         ["split"],
+        ["fuse"],
         ["split", "reorder"],
     ]
     assert [op.kind for op in found[-1].program.ops] == ["reduce", "mul", "broadcast"]
@@ -162,6 +163,13 @@ def test_what_cannot_be_scattered_goes_to_a_root() -> None:
         if step.verb == "split"
     }
     assert policies == {"reduce-broadcast"}
+
+
+def test_sums_that_cannot_be_scattered_are_fused_whole() -> None:
+    found = candidates(two_sums_schedule((7,)))
+    fused = [op for one in found for op in one.program.ops if op.kind == "fused"]
+    assert any(len([p for p in op.body if p.kind == "all_reduce"]) == 2 for op in fused)
+    assert all(one.schedule().program.ops for one in found)
 
 
 def test_what_can_be_scattered_does_not_go_to_a_root() -> None:
