@@ -31,7 +31,8 @@ class Move(NamedTuple):
 def moves(program: Program, slices: Sequence[str]) -> Iterator[Move]:
     """All moves: splits, to a root only where there is no other; reorders to every furthest point;
     `as_slice` of all of `slices` that can be; fusions of all that can be fused with a
-    reduce-scatter, or with an all-reduce of what ranks do not divide; and overlaps of a kernel with the product that it reduces.
+    reduce-scatter, or with an all-reduce of what ranks do not divide; and overlaps of a kernel with
+    the product that it reduces.
     """
     yield from _splits(program)
     yield from _reorders(program)
