@@ -10,6 +10,7 @@ from jaxcc.layout._assume import unsafe_assume as unsafe_assume
 from jaxcc.layout._check import check as check
 from jaxcc.layout._check import manual_axes as manual_axes
 from jaxcc.layout._check import mesh_sizes as mesh_sizes
+from jaxcc.layout._dtypes import array_type as array_type
 from jaxcc.layout._dtypes import is_key as is_key
 from jaxcc.layout._dtypes import rounding as rounding
 from jaxcc.layout._emulate import on_ranks as on_ranks

@@ -244,8 +244,9 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "The checked function is one rank of every axis of the mesh, so that no axis is left for "
         "a shard_map inside it. axis_names= says of which axes it is one rank; along the others it "
         "sees whole arrays, and slices them itself. With axis_names=() it is a whole program. The "
-        "check traces it for several sizes of groups, each with a mesh of its own: a shard_map "
-        "inside takes it from the context if mesh= is left out.",
+        "check traces it for several sizes of groups, each with a mesh of its own, and JAX keeps "
+        "in a shard_map the mesh that it was made with or first used with: build it inside the "
+        "function, not around it or as a decorator, and leave mesh= out.",
         _NESTED + "    return twice(x)\n\n\ncheck(f, x, mesh=mesh, in_layouts=Replicated)\n",
         _NESTED
         + "    return twice(x)\n\n\n"

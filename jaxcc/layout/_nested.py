@@ -41,7 +41,7 @@ def opened(eqn: Any) -> list[Any] | None:
 
     if not axes:
         line = _compat.source_line(eqn)
-        raise nested_error("the function is one rank of its axes already", line)
+        raise taken_error("the function is one rank of its axes already", line)
 
     def move(op: str, spec: Any, outer: Any, given: Any, made: Any) -> Any:
         moved = {"spec": _spec(spec, outer.aval.ndim, eqn), "axes": axes}
@@ -80,19 +80,38 @@ def spec_of(params: Mapping[str, Any]) -> list[tuple[int, tuple[str, ...]]]:
     return [(dim, axes) for dim, axes in enumerate(params["spec"]) if axes]
 
 
-def nested_error(what: str, line: SourceLine | None) -> LayoutError:
-    """The error for a shard_map inside the function over axes that are not left for it."""
+_BUILT_INSIDE = (
+    "build the shard_map inside the function, each time, and without mesh=: "
+    "jax.shard_map(block, in_specs=..., out_specs=...)(x)"
+)
+
+
+def taken_error(what: str, line: SourceLine | None) -> LayoutError:
+    """The error for a shard_map inside the function over axes of which that is one rank already."""
     return LayoutError(
         "LAYOUT_NESTED",
-        f"a shard_map inside the function does not fit the checked one: {what}",
+        f"no axis is left for a shard_map inside the function: {what}",
         line=line,
         because=(
-            "check runs the function as one rank of every axis that axis_names= does not leave "
-            "out, and for groups of several sizes"
+            "check runs the function as one rank of every axis that axis_names= does not leave out"
         ),
         fixes=(
-            "give check the per-rank function that shard_map is given",
             "check(..., axis_names=...) with the axes of which the function is one rank, () for a "
-            "whole program; the shard_map inside without mesh=, so that it takes that of each size",
+            f"whole program; then {_BUILT_INSIDE}",
+            "give check the per-rank function that shard_map is given",
         ),
+    )
+
+
+def other_mesh_error(what: str, line: SourceLine | None) -> LayoutError:
+    """The error for a shard_map inside the function that has a mesh of its own."""
+    return LayoutError(
+        "LAYOUT_NESTED",
+        f"a shard_map inside the function has another mesh than the check: {what}",
+        line=line,
+        because=(
+            "the check has a mesh of its own for each size of groups, and JAX keeps the mesh that "
+            "a shard_map was made with, or else first used with"
+        ),
+        fixes=(_BUILT_INSIDE, "give check the per-rank function that shard_map is given"),
     )

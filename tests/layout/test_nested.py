@@ -3,6 +3,7 @@ decides, held against JAX running them on devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -225,22 +226,65 @@ def test_the_report_shows_entering_and_leaving() -> None:
     ]
 
 
+BLOCKS: dict[str, Any] = {"in_specs": P("tp"), "out_specs": P("tp")}
+
+
 @pytest.mark.parametrize(
-    ("f", "axis_names"),
+    "f",
     [
-        (mlp, None),
-        (
-            lambda *a: jax.shard_map(jnp.sin, mesh=MESH, in_specs=P("tp"), out_specs=P("tp"))(a[0]),
-            (),
-        ),
+        mlp,
+        lambda *a: jax.shard_map(jnp.sin, **BLOCKS)(a[0]),
+        lambda *a: jax.shard_map(jnp.sin, mesh=MESH, **BLOCKS)(a[0]),
     ],
-    ids=["no axis is left", "a mesh of its own"],
+    ids=["over some axes", "over all axes", "with a mesh of its own"],
 )
-def test_a_shard_map_that_does_not_fit_is_told_so(f: Any, axis_names: Any) -> None:
-    mesh = MESH if axis_names is None else AbstractMesh((4, 2), AXES, axis_types=AUTO)
+def test_where_no_axis_is_left_for_a_shard_map_axis_names_is_the_way(f: Any) -> None:
     with raises_layout("LAYOUT_NESTED") as findings:
-        check(f, *inputs(), mesh=mesh, in_layouts=Replicated, axis_names=axis_names)
-    assert any("axis_names=" in fix for fix in findings[0].fixes)
+        check(f, *inputs(), mesh=MESH, in_layouts=Replicated)
+    assert "axis_names=" in findings[0].fixes[0] and "inside the function" in findings[0].fixes[0]
+
+
+def with_a_mesh() -> Callable[..., Any]:
+    return lambda *a: jax.shard_map(jnp.sin, mesh=MESH, **BLOCKS)(a[0])
+
+
+def built_outside() -> Callable[..., Any]:
+    mapped = jax.shard_map(jnp.sin, **BLOCKS)
+    return lambda *a: mapped(a[0])
+
+
+def decorated() -> Callable[..., Any]:
+    @partial(jax.shard_map, **BLOCKS)
+    def mapped(x: Any) -> Any:
+        return jnp.sin(x)
+
+    return lambda *a: mapped(a[0])
+
+
+def jitted() -> Callable[..., Any]:
+    mapped = jax.jit(jax.shard_map(jnp.sin, **BLOCKS))
+    return lambda *a: mapped(a[0])
+
+
+@pytest.mark.parametrize("make", [with_a_mesh, built_outside, decorated, jitted])
+def test_a_shard_map_that_keeps_its_mesh_is_to_be_built_inside(make: Any) -> None:
+    mesh = AbstractMesh((4, 2), AXES, axis_types=AUTO)
+    how: dict[str, Any] = {"mesh": mesh, "in_layouts": Replicated, "axis_names": ()}
+    with raises_layout("LAYOUT_NESTED", line="(a[0])") as findings:
+        check(make(), *inputs(), **how)
+    assert "first used with" in findings[0].because
+    assert "inside the function" in findings[0].fixes[0] and "without mesh=" in findings[0].fixes[0]
+    check(lambda *a: jax.shard_map(jnp.sin, **BLOCKS)(a[0]), *inputs(), **how)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_report_says_which_flag_the_shard_map_inside_has(flag: bool) -> None:
+    def f(x: Any) -> Any:
+        return jax.shard_map(jnp.sin, check_vma=flag, **BLOCKS)(x)
+
+    report = check(jax.jit(f), inputs()[0], mesh=MESH, in_layouts=Replicated, axis_names=())
+    other = [note for note in report.notes if f"check_vma={flag}" in note]
+    assert bool(other) is not flag and not any(f"check_vma={not flag}" in n for n in report.notes)
 
 
 def test_axis_names_are_those_of_the_mesh_and_layouts_speak_of_them() -> None:

@@ -9,6 +9,7 @@ from programs import S0, S1, Case, P, Programs, R, f32
 PROGRAMS = Programs(modes=(True,))
 right, wrong = PROGRAMS.right, PROGRAMS.wrong
 
+
 @wrong((f32(6, 10),), (R,), S1, "LAYOUT_INDIVISIBLE", "")
 def ones_of_blocks_that_are_not_all(x):
     block = x.shape[1] // lax.axis_size("tp")
