@@ -37,6 +37,7 @@ from jaxcc.layout._layouts import as_map as as_map
 from jaxcc.layout._layouts import flatten_layouts as flatten_layouts
 from jaxcc.layout._layouts import on as on
 from jaxcc.layout._layouts import to_spec as to_spec
+from jaxcc.layout._name import name as name
 from jaxcc.layout._parts import Difference as Difference
 from jaxcc.layout._parts import difference as difference
 from jaxcc.layout._parts import global_array as global_array

@@ -108,7 +108,7 @@ def test_what_is_only_run_has_its_communication_counted_on_the_mesh(axis: str) -
             total += x
         return total
 
-    alone = {"in_layouts": on(**{axis: Local}), "out_layouts": on(**{axis: Local})}
+    alone: dict[str, Any] = {f"{way}_layouts": on(**{axis: Local}) for way in ("in", "out")}
     n = MESH.shape[axis]
     mesh = AbstractMesh((n,), (axis,))
     report = check(ring, aval(4, 3), mesh=mesh, structure="rank-dependent", **alone)
