@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name as label
-from jax.sharding import Mesh
 
 from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
 from jaxcc.optim._plan import Work
@@ -21,6 +20,7 @@ from jaxcc.optim._slices import (
     reduction,
     total,
 )
+from jaxcc.optim._state import AnyMesh
 from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
 from jaxcc.program import COLLECTIVES, Program, own_slice
 from jaxcc.schedule import FusedCall, Schedule, Source
@@ -61,7 +61,7 @@ class ClassProgram:
         """Names of all that results, in the order of the works' targets."""
         return (*((_RESULT,) if self.gathers else ()), *self.kept, *self.totals)
 
-    def call(self, mesh: Mesh) -> FusedCall:
+    def call(self, mesh: AnyMesh) -> FusedCall:
         """The compiled kernel.
 
         Raises:
@@ -81,7 +81,7 @@ class ClassProgram:
             per_tensor=self.own,
         )
 
-    def schedule(self, mesh: Mesh) -> Schedule:
+    def schedule(self, mesh: AnyMesh) -> Schedule:
         """The scheduled program for a flat tensor of 8 elements for each rank."""
         schedule = Schedule(self._source(mesh.shape[self._axis]))
         results = self._results
