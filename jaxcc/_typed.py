@@ -317,7 +317,8 @@ def typed(
       in_layouts: a tuple with a layout (or a pytree prefix of layouts) for each parameter that is
         not static, a dict of them by parameter, or one layout for all; by default from
         `Annotated[...]` parameters.
-      out_layouts: the same for the result; by default the layouts that the checker infers.
+      out_layouts: the same for the result; by default the layouts that the checker infers, so that
+        a result that a `psum` is missing of is Partial, and no error.
       check_vma: the flag that `jax.shard_map` runs with; it decides what the derivative of `psum`
         is.
       static_argnums, static_argnames: the parameters that are no arrays, as for `jax.jit`: the

@@ -222,7 +222,8 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
         "topic",
         nargs="?",
         metavar="CODE",
-        help="the code that an error shows in brackets, or a page: megatron, spmd_types, psum",
+        help="the code that an error shows in brackets, or a page: megatron, spmd_types, psum, "
+        "shard_map",
     )
 
     check = command(

@@ -46,7 +46,8 @@ def check(
       mesh: a Mesh, an AbstractMesh, or anything whose `.shape` maps axis names to sizes.
       in_layouts: a pytree prefix of the arguments (a tuple with an entry for each); by default
         what `f`'s annotations state, of the result too.
-      out_layouts: a pytree prefix of the result; None infers the layouts and reports them.
+      out_layouts: a pytree prefix of the result. None infers the layouts and reports them: a
+        result that a `psum` is missing of is then Partial, and no error.
       check_vma: the flag of `jax.shard_map` that the program will run with; it decides what the
         gradient of `psum` is.
       grad: positions of arguments whose gradients, as `jax.grad` inside the function makes them,

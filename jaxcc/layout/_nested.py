@@ -82,7 +82,7 @@ def spec_of(params: Mapping[str, Any]) -> list[tuple[int, tuple[str, ...]]]:
 
 _BUILT_INSIDE = (
     "build the shard_map inside the function, each time, and without mesh=: "
-    "jax.shard_map(block, in_specs=..., out_specs=...)(x)"
+    "jax.shard_map(block, in_specs=..., out_specs=...)(x); see jaxcc explain shard_map"
 )
 
 
