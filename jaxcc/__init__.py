@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from jaxcc._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from jax.ad_checkpoint import checkpoint_name
-
     from jaxcc._arrays import layout_of as layout_of
     from jaxcc._arrays import put as put
     from jaxcc._typed import TypedFunction as TypedFunction
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from jaxcc.layout import Sliced as Sliced
     from jaxcc.layout import TableError as TableError
     from jaxcc.layout import check as check
+    from jaxcc.layout import name as name
     from jaxcc.layout import on as on
     from jaxcc.layout import register_layout_rule as register_layout_rule
     from jaxcc.layout import unsafe_assume as unsafe_assume
@@ -38,21 +37,19 @@ if TYPE_CHECKING:
     from jaxcc.schedule import UnfusedWarning as UnfusedWarning
     from jaxcc.schedule.tuner import Tuned as Tuned
 
-    name = checkpoint_name
-
 _NAMES = {
     "jaxcc._arrays": ("layout_of", "put"),
     "jaxcc._typed": ("TypedFunction", "typed"),
     "jaxcc.layout": (
         *("BackendError", "CodegenError", "JaxccError", "LayoutError", "ScheduleError"),
         *("LayoutReport", "Local", "Partial", "Replicated", "Sliced", "TableError"),
-        *("check", "on", "register_layout_rule", "unsafe_assume"),
+        *("check", "name", "on", "register_layout_rule", "unsafe_assume"),
     ),
     "jaxcc.schedule": ("Schedule", "UnfusedWarning"),
     "jaxcc.schedule.tuner": ("Tuned",),
 }
 _HOME = {attribute: module for module, names in _NAMES.items() for attribute in names}
-__all__ = [*_HOME, "name"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 _ROOMS = ("comm", "layout", "nnx", "optim", "random", "schedule", "testing")
 
@@ -60,16 +57,12 @@ _ROOMS = ("comm", "layout", "nnx", "optim", "random", "schedule", "testing")
 def __getattr__(attribute: str) -> Any:
     if attribute in _ROOMS:
         return importlib.import_module(f"jaxcc.{attribute}")
-    if attribute == "name":
-        # `jaxcc.name(x, "total")` labels a value; schedules and listings refer to it by the label.
-        found: Any = importlib.import_module("jax.ad_checkpoint").checkpoint_name
-    elif attribute in _HOME:
-        found = getattr(importlib.import_module(_HOME[attribute]), attribute)
-    else:
+    if attribute not in _HOME:
         raise AttributeError(f"module 'jaxcc' has no attribute {attribute!r}")
+    found: Any = getattr(importlib.import_module(_HOME[attribute]), attribute)
     globals()[attribute] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_ROOMS, "name"})
+    return sorted({*globals(), *_HOME, *_ROOMS})

@@ -72,6 +72,15 @@ class Signature:
             )
         return frozenset(chosen)
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all parameters."""
+        return tuple(self._parameters)
+
+    def is_static(self, name: str) -> bool:
+        """Whether the parameter is no array."""
+        return name in self._static
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call with these arguments. Defaults that it leaves out stay constants of the
         function.

@@ -15,6 +15,7 @@ from jaxcc.layout import (
     LayoutMap,
     Replicated,
     Sliced,
+    array_type,
     flatten_layouts,
     per_rank_shape,
 )
@@ -76,8 +77,7 @@ def type_of_argument(
       LayoutError: it is no array.
     """
     try:
-        known = jax.typeof(x)
-        return jax.ShapeDtypeStruct(known.shape, known.dtype, weak_type=known.weak_type)
+        return array_type(x)
     except (AttributeError, OverflowError, TypeError, ValueError) as error:
         overflow = f": {error}" if isinstance(error, OverflowError) else ""
         raise LayoutError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from types import MethodType
 from typing import Any, overload
 
 import jax
@@ -25,13 +27,19 @@ from jaxcc.schedule import Compiled, Schedule, Source
 from jaxcc.schedule.tuner import Options, Profile, Tuned, tune
 
 _NO_ARRAY = ("name it in static_argnames= of jaxcc.typed if only Python reads it",)
+_NO_INSTANCE = (
+    "static_argnames='{name}' in jaxcc.typed, as in jax.jit: what the method reads of it is then "
+    "constant for each instance",
+    "make its class a pytree (jax.tree_util.register_dataclass), and give its arrays layouts",
+)
 
 
 class TypedFunction:
     """A per-rank function whose layouts are checked; made by `jaxcc.typed`.
 
     Calling it runs it on every rank of its mesh, on global arrays, over or under `jax.jit`,
-    `jax.grad` and `jax.vmap`. The check runs once for each combination of shapes.
+    `jax.grad` and `jax.vmap`. The check runs once for each combination of shapes. In a class it
+    is a method, whose instance is its first argument.
     """
 
     __module__ = "jaxcc"
@@ -53,10 +61,25 @@ class TypedFunction:
         self._in_layouts = in_layouts
         self._out_layouts = out_layouts
         self._check_vma = check_vma
-        self._static = (static_argnums, static_argnames)
+        self._instance: tuple[Any, ...] = ()
         self._signature = Signature(f, static_argnums, static_argnames)
         self._sources: dict[Any, tuple[Source, LayoutReport]] = {}
         self._compiled: dict[Any, Compiled] = {}
+
+    def __repr__(self) -> str:
+        name = getattr(self, "__qualname__", self.__name__)
+        given = self._signature.parameters[len(self._instance) :]
+        return f"<jaxcc.TypedFunction {name}({', '.join(given)})>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> TypedFunction:
+        """The method of an instance; what was checked and compiled is shared by all."""
+        if instance is None:
+            return self
+        method = copy.copy(self)
+        method._instance = (instance,)
+        # What `inspect.signature` and the checker read parameters from.
+        functools.update_wrapper(method, MethodType(self._f, instance), updated=())
+        return method
 
     @property
     def mesh(self) -> Any:
@@ -74,8 +97,17 @@ class TypedFunction:
 
     def over(self, mesh: Any) -> TypedFunction:
         """The same function over another mesh, for instance an `AbstractMesh` to check it for."""
-        layouts = (self._in_layouts, self._out_layouts)
-        return TypedFunction(self._f, _mesh(mesh), *layouts, self._check_vma, *self._static)
+        other = copy.copy(self)
+        other._mesh = _mesh(mesh)
+        return other
+
+    def bind(self, *args: Any, **kwargs: Any) -> Call:
+        """A call with these arguments, as a function of its arrays alone.
+
+        Raises:
+          LayoutError: they do not fit the parameters, or a static one is not hashable.
+        """
+        return self._signature.bind((*self._instance, *args), kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result for global arrays; a Local or Partial one has a leading dimension of the
@@ -84,7 +116,7 @@ class TypedFunction:
         Arrays that lie otherwise than their layouts say are moved first, as by `jax.jit`;
         `jaxcc.put` places them beforehand.
         """
-        call = self._signature.bind(args, kwargs)
+        call = self.bind(*args, **kwargs)
         source, _ = self._source(call, stacked=True)
         source.require_devices()
         key = id(source)
@@ -95,9 +127,10 @@ class TypedFunction:
     @property
     def local(self) -> Callable[..., Any]:
         """The function itself, of per-rank arrays, for use inside a `shard_map` of your own; it is
-        not checked.
+        not checked. A method's instance is its first argument if that is not static.
         """
-        return self._f
+        bound = self._instance and self._signature.is_static(self._signature.parameters[0])
+        return MethodType(self._f, *self._instance) if bound else self._f
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """What the promise is held against: the same function on a group of one, with the whole
@@ -105,7 +138,7 @@ class TypedFunction:
 
         A group of one cannot hold `Local` inputs; with them all ranks are computed on one device.
         """
-        call = self._signature.bind(args, kwargs)
+        call = self.bind(*args, **kwargs)
         source, _ = self._source(call, stacked=True)
         return _reference.run(source, call.args)
 
@@ -115,14 +148,14 @@ class TypedFunction:
         Raises:
           LayoutError: the function does not compute the same on one rank and on several.
         """
-        return self._source(self._signature.bind(avals, kwargs), stacked=False)[1]
+        return self._source(self.bind(*avals, **kwargs), stacked=False)[1]
 
     def schedule(self, *avals: Any, **kwargs: Any) -> Schedule:
         """The checked program for arguments of these whole shapes, ready for verbs.
 
         What it compiles to takes the arrays alone: static arguments are a part of it.
         """
-        return Schedule(self._source(self._signature.bind(avals, kwargs), stacked=False)[0])
+        return Schedule(self._source(self.bind(*avals, **kwargs), stacked=False)[0])
 
     def autotune(
         self,
@@ -167,7 +200,7 @@ class TypedFunction:
           BackendError: there is no such backend, or the mesh has no devices.
           TableError: there is no such profile.
         """
-        call = self._signature.bind(args, kwargs)
+        call = self.bind(*args, **kwargs)
         source, _ = self._source(call, stacked=True)
         return tune(
             Schedule(source),
@@ -185,7 +218,7 @@ class TypedFunction:
             mesh = self.mesh
             leaves, tree = jax.tree.flatten(call.args)
             given = tuple(
-                type_of_argument(x, lambda i=i: self._name_of(call, i), _NO_ARRAY)
+                type_of_argument(x, lambda i=i: self._name_of(call, i), self._fixes(x))
                 for i, x in enumerate(leaves)
             )
             key = (call.static, tree, given, stacked, mesh)
@@ -194,6 +227,12 @@ class TypedFunction:
         except LayoutError as error:
             raise error.with_traceback(None) from error.__cause__
         return self._sources[key]
+
+    def _fixes(self, x: Any) -> tuple[str, ...]:
+        """What to do where `x` is no array."""
+        if any(x is one for one in self._instance):
+            return tuple(fix.format(name=self._signature.parameters[0]) for fix in _NO_INSTANCE)
+        return _NO_ARRAY
 
     def _name_of(self, call: Call, leaf: int) -> str:
         return f"argument '{argument_names(call.f, call.args)[leaf]}' of {self.__name__}"
@@ -278,13 +317,16 @@ def typed(
       in_layouts: a tuple with a layout (or a pytree prefix of layouts) for each parameter that is
         not static, a dict of them by parameter, or one layout for all; by default from
         `Annotated[...]` parameters.
-      out_layouts: the same for the result; by default the layouts that the checker infers.
+      out_layouts: the same for the result; by default the layouts that the checker infers, so that
+        a result that a `psum` is missing of is Partial, and no error.
       check_vma: the flag that `jax.shard_map` runs with; it decides what the derivative of `psum`
         is.
       static_argnums, static_argnames: the parameters that are no arrays, as for `jax.jit`: the
         function is checked for each of their values, which have to be hashable.
 
-    Arguments that a call leaves out keep their defaults, as constants.
+    Arguments that a call leaves out keep their defaults, as constants. Of a method in a class, the
+    instance is the first parameter: static (`static_argnames="self"`), so that what the method
+    reads of it is constant for each instance, or a pytree with layouts.
 
     Raises:
       LayoutError: on the first call with new shapes, if the function does not compute the same on

@@ -10,14 +10,13 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
 import jaxcc
-from jaxcc.cli._output import Output
+from jaxcc.cli._output import Output, findings_document
 from jaxcc.cli._usage import CLEAN, FINDINGS, UsageError
 from jaxcc.layout import JaxccError, LayoutReport, layouts_from_annotations, stated_types
 
@@ -35,12 +34,17 @@ def check(
 ) -> int:
     """Checks `module:function` for arguments such as `f32[8,1024]`, whole shapes, in order.
 
-    Without arguments, their types come from the function's annotations; without sizes, the mesh is
-    the function's own. A function that has neither parameters nor layouts is called instead, and
+    Without arrays, their types come from the function's annotations; without sizes, the mesh is the
+    function's own. A function that has neither parameters nor layouts is called instead, and
     returns the report of a check of its own.
     """
     found = find_target(target)
-    if not arrays and sizes is None and _takes_nothing(found):
+    if _takes_nothing(found):
+        if arrays or sizes is not None:
+            raise UsageError(
+                f"{target} takes no arguments, so it is called for the report of a check of its "
+                "own: leave out --mesh and the arguments' types"
+            )
         run = functools.partial(_own_report, target, found)
     else:
         run = _checking(target, typed_target(target, found, sizes), arrays)
@@ -49,15 +53,14 @@ def check(
         report = run()
     except jaxcc.LayoutError as error:
         output.show(str(error))
-        output.document({"clean": False, "findings": [asdict(one) for one in error.findings]})
+        output.document({"clean": False, "findings": findings_document(error)})
         return FINDINGS
     except (Exception, SystemExit) as error:
-        where = _where(error)
-        if isinstance(error, JaxccError) or not where:
+        if isinstance(error, JaxccError) or not _where(error):
             raise
         # What the checker adds; JAX's own note is about a traceback that is not shown.
         notes = [note for note in getattr(error, "__notes__", ()) if "traceback" not in note]
-        raise UsageError("\n".join([f"{target} raises {_what(error)}{where}", *notes])) from None
+        raise UsageError("\n".join([f"{target} raises {_raised(error)}", *notes])) from None
     output.show(str(report))
     output.document({"clean": True, "findings": [], "report": report.to_json()})
     return CLEAN
@@ -115,7 +118,7 @@ def find_target(target: str) -> Any:
         module = importlib.import_module(name)
     # Whatever the user's module raises, SystemExit too, is an answer about it.
     except (Exception, SystemExit) as error:
-        raise UsageError(f"cannot import {name}: {_what(error)}{_where(error)}") from None
+        raise UsageError(f"cannot import {name}: {_raised(error)}") from None
     found: Any = module
     for attribute in path.split("."):
         found = getattr(found, attribute, None)
@@ -129,7 +132,9 @@ def typed_target(
 ) -> jaxcc.TypedFunction:
     """The function with its layouts, over a mesh of these sizes or over its own."""
     if not isinstance(function, jaxcc.TypedFunction):
-        if not callable(function) or not layouts_from_annotations(function)[0]:
+        if not callable(function):
+            raise UsageError(f"{target} is no function: its type is {type(function).__qualname__}")
+        if not layouts_from_annotations(function)[0]:
             raise UsageError(
                 f"{target} has no layouts; annotate its parameters with Annotated[..., Sliced(0)], "
                 "or decorate it with @jaxcc.typed"
@@ -138,7 +143,7 @@ def typed_target(
     if "self" in inspect.signature(function).parameters:
         raise UsageError(
             f"{target} has no instance for its parameter 'self'; name the method of an instance in "
-            "the module, such as mymodule:model.step, that is not decorated inside its class"
+            "the module, such as mymodule:model.step"
         )
     if sizes is not None:
         axis_types = (AxisType.Auto,) * len(sizes)
@@ -180,20 +185,30 @@ def _avals(
     return args, kwargs
 
 
-def _what(error: BaseException) -> str:
-    """The exception's type and message, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+def _raised(error: BaseException) -> str:
+    """The exception's type and message, where it was raised, and what may help, in one line."""
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    frame, hint = _frame(error), ""
+    told = f"{what} {frame.line if frame else ''}".lower()
+    if "device" in told or "mesh" in told:
+        hint = f"; of devices there are {jax.device_count()} here: --ranks N makes N on the CPU"
+    return f"{what}{_where(error)}{hint}"
 
 
 def _where(error: BaseException) -> str:
     """` (file.py:line)`, the innermost line of the user's that the error passed; empty if none."""
+    frame = _frame(error)
+    return "" if frame is None else f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
+
+
+def _frame(error: BaseException) -> traceback.FrameSummary | None:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(("<frozen", _JAXCC)) and frame.filename != _IMPORTLIB
     ]
     own = [frame for frame in frames if frame.filename.startswith(os.getcwd() + os.sep)] or frames
-    return f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    return own[-1] if own else None
 
 
 def _aval(text: str) -> jax.ShapeDtypeStruct:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from jaxcc.cli._output import Output
@@ -27,10 +26,7 @@ def explain(topic: str | None, *, as_json: bool) -> int:
         return CLEAN
     wanted = topic.upper().strip("[]")
     if wanted not in catalogue.CODES:
-        near = _near(wanted)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        codes = dict.fromkeys([*near, *catalogue.CODES])
-        raise UsageError(f"there is no error code {topic!r}{hint}\n\n{_listed(codes)}")
+        raise UsageError(_unknown(topic))
     text = catalogue.explain(wanted)
     output.show(text)
     output.document({"code": wanted, "explanation": text})
@@ -39,22 +35,24 @@ def explain(topic: str | None, *, as_json: bool) -> int:
 
 def _overview() -> str:
     """The pages of the guide, then the codes of each group."""
-    width = max(map(len, catalogue.GUIDES))
-    pages = [f"{name:{width}}  {title}" for name, title in catalogue.GUIDES.items()]
-    parts = ["\n".join(["guide: jaxcc explain PAGE", *pages])]
+    parts = [f"guide: jaxcc explain PAGE\n{_listed(catalogue.GUIDES)}"]
     for group, about in catalogue.GROUPS.items():
         codes = [code for code in catalogue.CODES if code.startswith(f"{group}_")]
         parts.append(f"{about}: jaxcc explain CODE\n{_listed(codes)}")
     return "\n\n".join(parts)
 
 
-def _near(wanted: str) -> list[str]:
-    """The codes that may have been meant: those with words from `wanted` on, then similar ones."""
-    inside = [code for code in catalogue.CODES if wanted and f"_{wanted}" in f"_{code}"]
-    return inside + difflib.get_close_matches(wanted, catalogue.CODES, n=5, cutoff=0.7)
+def _unknown(topic: str) -> str:
+    """What to say of a topic that is not there: one line, then what may have been meant."""
+    near = catalogue.near(topic.strip("[]"))
+    hint = f"; did you mean {near[0]}?" if near else ""
+    headline = f"there is no error code or page {topic!r}{hint}"
+    return "\n".join(filter(None, [headline, _listed(near), "jaxcc explain lists all"]))
 
 
-def _listed(codes: Iterable[str]) -> str:
-    """One line for each code: the code and its title."""
-    width = max(map(len, catalogue.CODES))
-    return "\n".join(f"{code:{width}}  {catalogue.CODES[code].title}" for code in codes)
+def _listed(topics: Iterable[str]) -> str:
+    """One line for each code or page: its name and title."""
+    titles = {code: entry.title for code, entry in catalogue.CODES.items()} | {**catalogue.GUIDES}
+    named = list(topics)
+    width = max(map(len, named), default=0)
+    return "\n".join(f"{name:{width}}  {titles[name]}" for name in named)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxcc._version import __version__
 from jaxcc.cli import _tune_options
 from jaxcc.cli._devices import force_host_devices
-from jaxcc.cli._streams import OutputError, writing
+from jaxcc.cli._streams import OutputError, write_document, writing
 from jaxcc.cli._usage import CLEAN, FINDINGS, INTERRUPTED, UNREAD, USAGE, UsageError
 
 _MIN_RANKS, _MAX_RANKS = 2, 16
@@ -26,7 +27,7 @@ examples:
   jaxcc check --help                 how to check a function for a mesh, with a program to try
   jaxcc tune --help                  how to find a function's fastest schedule on this machine
 
-exit status: 0 clean, 1 findings, 2 usage
+exit status: 0 clean, 1 findings, 2 usage; with --json the document then has an "error"
 """
 
 
@@ -138,7 +139,20 @@ def _tune(args: argparse.Namespace) -> int:
     return tune(args.target, args.arrays, args.mesh, options, as_json=args.json)
 
 
-class _CommandParser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """Refuses with its usage, and with a document where one is wanted."""
+
+    def __init__(self, *args: Any, as_json: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._as_json = as_json
+
+    def error(self, message: str) -> NoReturn:
+        if self._as_json:
+            write_document({"error": message})
+        super().error(message)
+
+
+class _CommandParser(_Parser):
     """Takes a command's options and arguments in any order, and refuses others with its usage.
 
     By itself argparse can do so for a parser without commands only.
@@ -157,16 +171,18 @@ class _CommandParser(argparse.ArgumentParser):
             self._intermixing = False
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(as_json: bool) -> argparse.ArgumentParser:
+    parser = _Parser(
+        as_json=as_json,
         prog="jaxcc",
         description="Layouts, schedules and fused collectives for parallel JAX programs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"jaxcc {__version__}")
+    parser_class: Any = functools.partial(_CommandParser, as_json=as_json)
     commands = parser.add_subparsers(
-        dest="command", metavar="command", required=True, parser_class=_CommandParser
+        dest="command", metavar="command", required=True, parser_class=parser_class
     )
 
     def command(
@@ -206,7 +222,8 @@ def _parser() -> argparse.ArgumentParser:
         "topic",
         nargs="?",
         metavar="CODE",
-        help="the code that an error shows in brackets, or a page: megatron, spmd_types, psum",
+        help="the code that an error shows in brackets, or a page: megatron, spmd_types, psum, "
+        "shard_map",
     )
 
     check = command(
@@ -265,9 +282,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     For help and wrong usage argparse leaves by SystemExit, with these codes.
     """
+    argv = sys.argv[1:] if argv is None else argv
     try:
         with writing(sys.stdout):
-            args = _parser().parse_args(argv)
+            args = _parser("--json" in argv).parse_args(argv)
         return _run(args)
     except OutputError as error:
         if error.gone:
@@ -284,13 +302,18 @@ def _run(args: argparse.Namespace) -> int:
         return args.run(args)
     except UsageError as error:
         print(f"jaxcc {args.command}: {error}", file=sys.stderr)
+        if args.json:
+            write_document({"error": str(error)})
         return USAGE
     except OutputError:
         raise
     except Exception as error:
+        from jaxcc.cli._output import findings_document
         from jaxcc.layout import JaxccError
 
         if not isinstance(error, JaxccError):
             raise
         print(f"jaxcc: {error}", file=sys.stderr)
+        if args.json:
+            write_document({"error": str(error), "findings": findings_document(error)})
         return FINDINGS

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from jaxcc.cli._streams import writing
+from jaxcc.cli._streams import write_document, writing
+from jaxcc.layout import JaxccError
 
 _UPDATE_S = 5.0
 _FILE_WIDTH = 120
+
+
+def findings_document(error: JaxccError) -> list[dict[str, Any]]:
+    """What an error says, finding by finding, for the JSON document."""
+    return [
+        {key: value for key, value in asdict(replace(one, repairs=())).items() if key != "repairs"}
+        for one in error.findings
+    ]
 
 
 class _Console(Console):
@@ -47,9 +56,7 @@ class Output:
     def document(self, value: Any) -> None:
         """The JSON document."""
         if self._as_json:
-            text = json.dumps(value, indent=2, allow_nan=False)
-            with writing(sys.stdout):
-                print(text)
+            write_document(value)
 
     def note(self, text: str, *, style: str = "") -> None:
         """One line on stderr."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 
 class OutputError(Exception):
@@ -34,3 +36,10 @@ def writing(stream: TextIO | None) -> Iterator[None]:
         # Else Python writes what is left in the buffer, and fails, once more as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise OutputError(error) from None
+
+
+def write_document(value: Any) -> None:
+    """Writes the one JSON document of a command to stdout."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    with writing(sys.stdout):
+        print(text)

@@ -10,6 +10,7 @@ from jaxcc.layout._assume import unsafe_assume as unsafe_assume
 from jaxcc.layout._check import check as check
 from jaxcc.layout._check import manual_axes as manual_axes
 from jaxcc.layout._check import mesh_sizes as mesh_sizes
+from jaxcc.layout._dtypes import array_type as array_type
 from jaxcc.layout._dtypes import is_key as is_key
 from jaxcc.layout._dtypes import rounding as rounding
 from jaxcc.layout._emulate import on_ranks as on_ranks
@@ -36,6 +37,7 @@ from jaxcc.layout._layouts import as_map as as_map
 from jaxcc.layout._layouts import flatten_layouts as flatten_layouts
 from jaxcc.layout._layouts import on as on
 from jaxcc.layout._layouts import to_spec as to_spec
+from jaxcc.layout._name import name as name
 from jaxcc.layout._parts import Difference as Difference
 from jaxcc.layout._parts import difference as difference
 from jaxcc.layout._parts import global_array as global_array

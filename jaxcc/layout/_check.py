@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from jaxcc.layout._annotations import bind_annotations
-from jaxcc.layout._dtypes import is_key
+from jaxcc.layout._dtypes import array_type, is_key
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, Replicated, flatten_layouts
-from jaxcc.layout._proof import Program, Proof, local_axes, positive, prove
+from jaxcc.layout._notes import narrowed_notes, pending_notes, program_notes
+from jaxcc.layout._proof import Program, Proof, positive, prove
 from jaxcc.layout._report import LayoutReport, type_texts
 from jaxcc.layout._tested import tested
 from jaxcc.layout._trace import argument_names, function_name
@@ -40,11 +41,13 @@ def check(
 
     Args:
       f: the per-rank function of positional arguments.
-      *avals: its arguments; every leaf has the *whole* array's `.shape` and `.dtype`.
+      *avals: its arguments; every leaf is a number, or has the *whole* array's `.shape` and
+        `.dtype`.
       mesh: a Mesh, an AbstractMesh, or anything whose `.shape` maps axis names to sizes.
       in_layouts: a pytree prefix of the arguments (a tuple with an entry for each); by default
         what `f`'s annotations state, of the result too.
-      out_layouts: a pytree prefix of the result; None infers the layouts and reports them.
+      out_layouts: a pytree prefix of the result. None infers the layouts and reports them: a
+        result that a `psum` is missing of is then Partial, and no error.
       check_vma: the flag of `jax.shard_map` that the program will run with; it decides what the
         gradient of `psum` is.
       grad: positions of arguments whose gradients, as `jax.grad` inside the function makes them,
@@ -73,6 +76,7 @@ def check(
         in_layouts, stated = bind_annotations(f, avals)
         out_layouts = stated if out_layouts is None else out_layouts
     program = _program(f, avals, mesh, in_layouts, check_vma, axis_names)
+    narrowed = narrowed_notes(program, jax.tree.leaves(avals))
     if structure == "rank-dependent":
         if grad is not None:
             raise LayoutError(
@@ -80,7 +84,8 @@ def check(
                 "grad= needs a program that can be proved, not structure='rank-dependent'",
                 fixes=("test a function that calls jax.grad inside",),
             )
-        return tested(program, out_layouts)
+        report = tested(program, out_layouts)
+        return replace(report, notes=(*report.notes, *narrowed))
     if structure != "rank-invariant":
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -88,10 +93,12 @@ def check(
         )
     proof = prove(program, out_layouts)
     names = tuple(f"result {at}" for at in range(len(proof.outs)))
-    notes = (*_notes(program.layouts), *_pending_notes(proof.outs, out_layouts))
+    notes = (*program_notes(program, proof.alone), *narrowed)
+    notes = (*notes, *pending_notes(proof.outs, out_layouts))
     if grad is not None:
         types = [var.aval for var in proof.alone.outvars]
         _require_cotangents(proof)
+        avals = program.avals
         unit = with_gradients(f, avals, grad, grads, program.layouts, types, proof.outs)
         plain, program = program, _with_gradients(program, unit)
         try:
@@ -139,20 +146,26 @@ def _program(
     ours = manual_axes(axis_names, sizes)
     parameters = argument_names(f, [0] * len(avals))
     flat = flatten_layouts(in_layouts, tuple(avals), tuple(sizes), "in_layouts", parameters)
-    leaves = jax.tree.leaves(tuple(avals))
-    for leaf in leaves:
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            raise LayoutError(
-                "LAYOUT_ARGUMENT",
-                f"check takes arrays or types of arrays, not {leaf!r}",
-                fixes=("jax.ShapeDtypeStruct(shape, dtype) with the whole shape",),
-            )
+    avals = jax.tree.map(_type_of, tuple(avals))
+    leaves = jax.tree.leaves(avals)
     layouts = tuple(positive(layout, leaf) for layout, leaf in zip(flat, leaves, strict=True))
     names = argument_names(f, avals)
     for layout, name, leaf in zip(layouts, names, leaves, strict=True):
         _one_pending(layout, name, leaf)
         require_whole_over(set(sizes).difference(ours), layout, f"argument '{name}'")
     return Program(f, avals, layouts, tuple(names), sizes, check_vma, ours)
+
+
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    try:
+        return array_type(leaf)
+    except (OverflowError, TypeError) as error:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"check takes arrays, numbers or types of arrays, not {leaf!r}",
+            because=str(error),
+            fixes=("jax.ShapeDtypeStruct(shape, dtype) with the whole shape",),
+        ) from None
 
 
 def _require_call(f: Callable[..., Any], avals: tuple[Any, ...]) -> None:
@@ -280,35 +293,3 @@ def _one_pending(layout: LayoutMap, name: str, leaf: Any) -> None:
             "LAYOUT_ARGUMENT",
             f"{name} is {layout!r}: pending reductions of two kinds have no order",
         )
-
-
-def _pending_notes(outs: Sequence[LayoutMap], out_layouts: Any) -> tuple[str, ...]:
-    """What to know of results that are pending though nobody declared them so."""
-    if out_layouts is not None:
-        return ()
-    pending = [
-        f"result {at}"
-        for at, out in enumerate(outs)
-        if any(isinstance(one, Partial) for one in out.values())
-    ]
-    if not pending:
-        return ()
-    return (
-        f"{', '.join(pending)}: every rank's own term, not reduced (a global call stacks them); "
-        "out_layouts says what is meant",
-    )
-
-
-def _notes(layouts: Sequence[LayoutMap]) -> tuple[str, ...]:
-    local = sorted(local_axes(layouts))
-    partial = sorted({a for layout in layouts for a in layout if isinstance(layout[a], Partial)})
-    notes: list[str] = []
-    if local:
-        notes.append(
-            f"inputs are Local over {', '.join(local)}: what comes from them is what its "
-            f"layout says, "
-            "and no group of one can hold it"
-        )
-    if partial:
-        notes.append(f"Partial inputs over {', '.join(partial)} stand for their reduction")
-    return tuple(notes)

@@ -1,4 +1,5 @@
-"""What kind of numbers an element type holds; NumPy takes JAX's int4 and bfloat16 for neither."""
+"""The types of arrays as JAX has them, and their kinds: NumPy takes JAX's int4 and bfloat16 for no
+numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+_jax: Any = jax
 _jnp: Any = jnp
 
 # Relative tolerances by the precision of the narrowest floating type in a program.
@@ -41,9 +43,35 @@ def is_key(x: Any) -> bool:
     return dtype is not None and _jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def array_type(x: Any) -> jax.ShapeDtypeStruct:
+    """The type that JAX gives to an array, to a number, or to anything with `.shape` and `.dtype`;
+    without x64 its numbers have at most 32 bits.
+
+    Raises:
+      OverflowError, TypeError: JAX has no array for it.
+    """
+    if isinstance(x, jax.Array) or not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        known: Any = _jax.typeof(x)
+        return jax.ShapeDtypeStruct(known.shape, known.dtype, weak_type=known.weak_type)
+    dtype = x.dtype
+    if not is_key(x):
+        dtype = _jnp.result_type(_jax.dtypes.canonicalize_dtype(dtype))
+    weak = bool(getattr(x, "weak_type", False))
+    return jax.ShapeDtypeStruct(tuple(x.shape), dtype, weak_type=weak)
+
+
 def bytes_of(x: Any) -> int:
     """The size of an array, or of one that has this type."""
     return math.prod(x.shape) * x.dtype.itemsize
+
+
+def type_name(shape: Iterable[int], dtype: Any) -> str:
+    """A type as JAX prints it: `f32[4,8]`."""
+    kinds = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+    name = str(dtype)
+    stem = name.rstrip("0123456789")
+    short = kinds[stem] + name[len(stem) :] if stem in kinds else name
+    return f"{short}[{','.join(str(n) for n in shape)}]"
 
 
 @functools.lru_cache(256)

@@ -20,17 +20,21 @@ from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
-from jaxcc.layout._nested import nested_error
+from jaxcc.layout._nested import other_mesh_error, taken_error
 from jaxcc.layout._trace import argument_names, per_rank_shape
 from jaxcc.layout._values import type_text
+
+# JAX has types for some of its parameters only.
+_jax: Any = jax
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 _EINSUM = os.path.dirname(os.path.abspath(opt_einsum.__file__)) + os.sep
 _JAXCC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # How JAX refuses a captured array that lies on a mesh with Explicit axes.
 _CAPTURES = "Closing over inputs to shard_map"
-# How it refuses a shard_map inside another one: by mesh, by axes.
-_NESTED = ("should match the mesh passed to shard_map", "refer to an axis marked as manual")
+# How it refuses a shard_map inside another one: by its mesh, or by its axes.
+_OTHER_MESH = "should match the mesh passed to shard_map"
+_TAKEN = "refer to an axis marked as manual"
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -69,8 +73,10 @@ def explained(
                 raise _no_axis(axis, error, sizes) from error
             if isinstance(error, NameError) and "unbound axis name" in str(error):
                 raise _left_out(error) from error
-            if any(part in str(error) for part in _NESTED):
-                raise nested_error(_first_line(error), user_line(error)) from error
+            if _OTHER_MESH in str(error) and not _all_taken():
+                raise other_mesh_error(_first_line(error), user_line(error)) from error
+            if _TAKEN in str(error) or _OTHER_MESH in str(error):
+                raise taken_error(_first_line(error), user_line(error)) from error
             raise _untraceable(error, seen, sizes) from error
 
     return explaining
@@ -84,6 +90,11 @@ def _no_axis(axis: str, error: Exception, sizes: Mapping[str, int]) -> LayoutErr
         line=user_line(error),
         fixes=(f"use one of {known}, or give a mesh that has an axis '{axis}'",),
     )
+
+
+def _all_taken() -> bool:
+    """Whether what is traced is one rank of every axis."""
+    return bool(_jax.sharding.get_abstract_mesh().are_all_axes_manual)
 
 
 def _first_line(error: Exception) -> str:

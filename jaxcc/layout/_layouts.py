@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, final
 import jax
 from jax.sharding import PartitionSpec
 
+from jaxcc.layout._dtypes import type_name
 from jaxcc.layout._errors import LayoutError
 
 # JAX has types for some of its parameters only.
@@ -68,6 +69,10 @@ class Partial(Layout):
 @final
 @dataclass(frozen=True)
 class _Replicated(Layout):
+    def __call__(self) -> _Replicated:
+        """Itself, so that parentheses as in `Partial()` do no harm."""
+        return self
+
     def __repr__(self) -> str:
         return "Replicated"
 
@@ -75,6 +80,10 @@ class _Replicated(Layout):
 @final
 @dataclass(frozen=True)
 class _Local(Layout):
+    def __call__(self) -> _Local:
+        """Itself, so that parentheses as in `Partial()` do no harm."""
+        return self
+
     def __repr__(self) -> str:
         return "Local"
 
@@ -167,9 +176,8 @@ def as_map(layout: Layout | LayoutMap, axes: Sequence[str]) -> LayoutMap:
         if len(axes) != 1:
             raise LayoutError(
                 "LAYOUT_ARGUMENT",
-                f"a bare {layout!r} needs a mesh with one axis, but this one has "
-                f"{', '.join(axes)}; "
-                f"write on({axes[0]}={layout!r})",
+                f"a bare {layout!r} needs a mesh with one axis, but this one has {', '.join(axes)}",
+                fixes=("write " + " or ".join(f"on({axis}={layout!r})" for axis in axes),),
             )
         return LayoutMap(((axes[0], layout),))
     raise _no_layout(layout, "a layout", axes)
@@ -208,6 +216,9 @@ def _of_spec(spec: PartitionSpec, axes: Sequence[str]) -> str:
         return repr(entries[0][1])
     return "on(" + ", ".join(f"{name}={layout!r}" for name, layout in entries) + ")"
 
+
+_LONGEST = 300
+"""Characters of a tree that a message shows."""
 
 _NONE = object()
 """Stands for None in the place of a layout, which a pytree would drop."""
@@ -286,8 +297,22 @@ def _wrong_structure(layouts: Any, tree: Any, what: str, names: Sequence[str]) -
     )
 
 
+class _Shown(str):
+    """A leaf in the text of a tree."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _structure(tree: Any) -> str:
-    return str(_tree.structure(tree)).removeprefix("PyTreeDef(").removesuffix(")")
+    """A tree as it is written, with the types of arrays."""
+
+    def shown(leaf: Any) -> str:
+        typed = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+        return _Shown(type_name(leaf.shape, leaf.dtype) if typed else repr(leaf))
+
+    text = repr(_tree.map(shown, tree))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def to_spec(layout: LayoutMap, ndim: int) -> PartitionSpec:

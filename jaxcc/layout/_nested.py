@@ -42,7 +42,7 @@ def opened(eqn: Any) -> list[Any] | None:
 
     if not axes:
         line = _compat.source_line(eqn)
-        raise nested_error("the function is one rank of its axes already", line)
+        raise taken_error("the function is one rank of its axes already", line)
 
     def move(op: str, spec: Any, outer: Any, given: Any, made: Any) -> Any:
         dims = _spec(spec, outer.aval.ndim, eqn)
@@ -83,19 +83,29 @@ def spec_of(params: Mapping[str, Any]) -> list[tuple[int, tuple[str, ...]]]:
     return [(dim, axes) for dim, axes in enumerate(params["spec"]) if axes]
 
 
-def nested_error(what: str, line: SourceLine | None) -> LayoutError:
-    """The error for a shard_map inside the function over axes that are not left for it."""
+def taken_error(what: str, line: SourceLine | None) -> LayoutError:
+    """The error for a shard_map inside the function over axes of which that is one rank already."""
     return LayoutError(
         "LAYOUT_NESTED",
-        f"a shard_map inside the function does not fit the checked one: {what}",
+        f"no axis is left for a shard_map inside the function: {what}",
         line=line,
         because=(
-            "check runs the function as one rank of every axis that axis_names= does not leave "
-            "out, and for groups of several sizes"
+            "check runs the function as one rank of every axis that axis_names= does not leave out"
         ),
         fixes=(
-            "give check the per-rank function that shard_map is given",
             "check(..., axis_names=...) with the axes of which the function is one rank, () for a "
             "whole program",
+            "give check the per-rank function that shard_map is given",
         ),
+    )
+
+
+def other_mesh_error(what: str, line: SourceLine | None) -> LayoutError:
+    """The error for a shard_map inside the function over a mesh with other axes."""
+    return LayoutError(
+        "LAYOUT_NESTED",
+        f"a shard_map inside the function has another mesh than the check: {what}",
+        line=line,
+        because="the check knows the axes of its own mesh alone",
+        fixes=("give check a mesh= with the axes of that shard_map's",),
     )

@@ -12,11 +12,13 @@ from jaxcc import _compat
 from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._emulate import on_ranks
 from jaxcc.layout._errors import LayoutError
+from jaxcc.layout._flatten import flatten
 from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap, Sliced
+from jaxcc.layout._notes import program_notes
 from jaxcc.layout._parts import difference, global_array
 from jaxcc.layout._proof import Program, local_axes, traced
-from jaxcc.layout._report import LayoutReport, type_texts
+from jaxcc.layout._report import LayoutReport, ReportSource, type_texts
 from jaxcc.layout._trace import Trace
 
 _SEEDS = 3
@@ -75,8 +77,12 @@ def tested(program: Program, out_layouts: Any) -> LayoutReport:
         in_types=type_texts(_jax.tree.leaves(program.avals)),
         out_names=names,
         out_types=type_texts([var.aval for var in alone.outvars]),
-        notes=(f"tested with {_SEEDS} sets of random arguments, not proved",),
+        notes=(
+            f"tested with {_SEEDS} sets of random arguments, not proved",
+            *program_notes(program, traces[0]),
+        ),
         proved=False,
+        source=ReportSource(steps=flatten(traces[0]).steps, sizes=program.sizes),
     )
 
 

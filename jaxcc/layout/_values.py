@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxcc._compat import SourceLine
 from jaxcc.layout._digits import Digits
+from jaxcc.layout._dtypes import type_name
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot, Step
 from jaxcc.layout._relation import Relation, same_scale
@@ -120,8 +121,4 @@ def continued(relations: Sequence[Relation], made: Relation) -> int:
 
 def type_text(slot: Slot) -> str:
     """A per-rank type as JAX prints it: `f32[4,8]`."""
-    kinds = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
-    name = str(slot.dtype)
-    stem = name.rstrip("0123456789")
-    short = kinds[stem] + name[len(stem) :] if stem in kinds else name
-    return f"{short}[{','.join(str(n) for n in slot.shape)}]"
+    return type_name(slot.shape, slot.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,17 @@ GUIDES: Mapping[str, str] = {
     for path in sorted(_GUIDES.glob("*.md"))
 }
 """The pages of the guide, and their titles."""
+
+
+def near(topic: str) -> list[str]:
+    """The codes and pages that may have been meant by `topic`, in whichever case, the likeliest
+    first: those with words from it on, then similar ones.
+    """
+    names = {name.upper(): name for name in (*CODES, *GUIDES)}
+    wanted = topic.upper()
+    inside = [name for name in names if wanted and f"_{wanted}" in f"_{name}"]
+    similar = difflib.get_close_matches(wanted, names, n=5, cutoff=0.7)
+    return [names[name] for name in dict.fromkeys([*inside, *similar])]
 
 
 def guide(name: str) -> str:

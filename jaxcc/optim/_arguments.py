@@ -11,9 +11,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutError
+from jaxcc.layout import LayoutError, being_checked
 from jaxcc.optim._slices import block_size
 from jaxcc.optim._state import SHARED, StateForm
+
+_SLICES = "slices in the state"
+_OF_STATE = (
+    "give the state its layouts in in_layouts and out_layouts: tx.layouts()",
+    "for the check, give parameters sizes that the ranks divide: others are padded",
+)
 
 
 def ranks_of(axis_name: str) -> int:
@@ -119,7 +125,7 @@ class Arguments:
             if owner != SHARED:
                 block = (block_size(self.grads[owner].size, ranks),)
                 path = self.paths[owner]
-                _check_array(path, "slices in the state", x, block, shapes[owner], ranks)
+                _check_array(path, _SLICES, x, block, shapes[owner], ranks)
         # What differs between ranks is known to JAX under check_vma=True alone.
         if axis in _compat.varying_axes(lax.axis_index(axis)):
             for path, g in zip(self.paths, self.grads, strict=True):
@@ -158,12 +164,15 @@ def _check_array(
     ranks: int,
 ) -> None:
     if x.shape != shape:
+        of_state = shown == _SLICES and being_checked()
         raise LayoutError(
             "OPTIM_ARGUMENT",
             f"{where}: the {shown} have shape {x.shape}, not {shape}, "
             f"for a gradient of shape {gradient} on {ranks} ranks",
+            because="the check holds the state to every size of groups" if of_state else "",
+            fixes=_OF_STATE if of_state else (),
         )
-    if shown != "slices in the state" and not jnp.issubdtype(x.dtype, jnp.floating):
+    if shown != _SLICES and not jnp.issubdtype(x.dtype, jnp.floating):
         raise LayoutError(
             "OPTIM_ARGUMENT",
             f"{where}: the {shown} are {x.dtype}, not floating point",

@@ -10,14 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 
 from jaxcc.layout import BackendError, CodegenError, being_checked
 from jaxcc.optim._arguments import Arguments, ranks_of
 from jaxcc.optim._kernel import ClassProgram, PhaseKernel
 from jaxcc.optim._plan import Work
 from jaxcc.optim._run import Execution
-from jaxcc.optim._state import SHARED, StateForm, mesh_or_current
+from jaxcc.optim._state import SHARED, AnyMesh, StateForm, mesh_or_current
 from jaxcc.optim._trace import Traced, traced_update
 from jaxcc.optim._transformation import FusedTransformation
 from jaxcc.schedule import warn_unfused
@@ -27,7 +26,7 @@ def fuse(
     tx: optax.GradientTransformation,
     *,
     axis_name: str,
-    mesh: Mesh | None = None,
+    mesh: AnyMesh | None = None,
     master: Any = None,
 ) -> FusedTransformation:
     """`tx` on the mean of the ranks' gradients, its state sliced over the ranks, its update one
@@ -40,7 +39,8 @@ def fuse(
       tx: an optax transformation; what it does to arrays of a parameter's shape must be elementwise
         or reduce all of it.
       axis_name: the mesh axis whose ranks each hold a part of the batch.
-      mesh: the mesh that it runs on; by default that of `jax.set_mesh`.
+      mesh: the mesh that it runs on; by default that of `jax.set_mesh`. An AbstractMesh is enough
+        for `jaxcc.check`.
       master: a dtype such as `jnp.float32`: the state then has a slice of the parameters in it,
         which is updated in it, and rounded to the parameters' own dtype.
 
@@ -61,13 +61,13 @@ def fuse(
 class Fused:
     """The functions of a fused transformation."""
 
-    def __init__(self, form: StateForm, mesh: Mesh | None) -> None:
+    def __init__(self, form: StateForm, mesh: AnyMesh | None) -> None:
         self.form = form
         self._mesh = mesh
         self._traced: dict[Any, Traced] = {}
         self._calls: dict[Any, PhaseKernel | None] = {}
 
-    def mesh(self) -> Mesh:
+    def mesh(self) -> AnyMesh:
         return mesh_or_current(self._mesh)
 
     def step(self, grads: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> Any:

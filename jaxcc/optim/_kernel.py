@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name as label
-from jax.sharding import Mesh
 
 from jaxcc import runtime
 from jaxcc.layout import LayoutMap, Local, Replicated, Sliced, as_map, check
@@ -22,6 +21,7 @@ from jaxcc.optim._slices import (
     reduction,
     total,
 )
+from jaxcc.optim._state import AnyMesh
 from jaxcc.optim._values import MEAN, PARAM, SLOT, evaluate
 from jaxcc.program import COLLECTIVES, Program, own_slice
 from jaxcc.schedule import (
@@ -70,7 +70,7 @@ class ClassProgram:
         """Names of all that results, in the order of the works' targets."""
         return (*((_RESULT,) if self.gathers else ()), *self.kept, *self.totals)
 
-    def planned(self, mesh: Mesh) -> tuple[TensorPlan, Mapping[int, int]]:
+    def planned(self, mesh: AnyMesh) -> tuple[TensorPlan, Mapping[int, int]]:
         """What a kernel does with each tensor, and which operands' buffers take results.
 
         Raises:
@@ -84,7 +84,7 @@ class ClassProgram:
         (aliases,) = aliases_of(program, op, (made,), free)
         return made, aliases
 
-    def schedule(self, mesh: Mesh) -> Schedule:
+    def schedule(self, mesh: AnyMesh) -> Schedule:
         """The scheduled program for a flat tensor of 8 elements for each rank."""
         schedule = Schedule(self._source(mesh.shape[self._axis]))
         results = self._results
@@ -186,7 +186,7 @@ class PhaseKernel:
     text.
     """
 
-    def __init__(self, classes: Sequence[Sequence[Work]], axis: str, mesh: Mesh) -> None:
+    def __init__(self, classes: Sequence[Sequence[Work]], axis: str, mesh: AnyMesh) -> None:
         """Generates, compiles and loads it.
 
         Raises:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import optax
-from jax.sharding import Mesh
 
 from jaxcc.optim._fuse import fuse
+from jaxcc.optim._state import AnyMesh
 from jaxcc.optim._transformation import FusedTransformation
 
 Rate = float | Callable[[Any], Any]
@@ -21,7 +21,7 @@ def sgd(
     accumulator_dtype: Any = None,
     *,
     axis_name: str,
-    mesh: Mesh | None = None,
+    mesh: AnyMesh | None = None,
     master: Any = None,
 ) -> FusedTransformation:
     """`optax.sgd`, fused; see `fuse` for the last three arguments."""
@@ -39,7 +39,7 @@ def adam(
     *,
     nesterov: bool = False,
     axis_name: str,
-    mesh: Mesh | None = None,
+    mesh: AnyMesh | None = None,
     master: Any = None,
 ) -> FusedTransformation:
     """`optax.adam`, fused; see `fuse` for the last three arguments."""
@@ -59,7 +59,7 @@ def adamw(
     *,
     nesterov: bool = False,
     axis_name: str,
-    mesh: Mesh | None = None,
+    mesh: AnyMesh | None = None,
     master: Any = None,
 ) -> FusedTransformation:
     """`optax.adamw`, fused; see `fuse` for the last three arguments."""
@@ -79,7 +79,7 @@ def lamb(
     mask: Any = None,
     *,
     axis_name: str,
-    mesh: Mesh | None = None,
+    mesh: AnyMesh | None = None,
     master: Any = None,
 ) -> FusedTransformation:
     """`optax.lamb`, fused: two kernels, with the norms of every parameter and its update between

@@ -12,14 +12,17 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxcc import _compat
-from jaxcc.layout import BackendError, LayoutError
+from jaxcc.layout import BackendError, LayoutError, Replicated, Sliced, on
 from jaxcc.optim._slices import own_block, padded
 from jaxcc.optim._unsupported import unsupported
 
 SHARED = -1
+
+AnyMesh = Mesh | AbstractMesh
+"""An abstract one is enough to check a step."""
 
 
 class MasterState(NamedTuple):
@@ -87,7 +90,7 @@ class StateForm:
             ) from error
         return owned if self.master is None else MasterState(numbers, owned)
 
-    def init(self, params: Any, mesh: Callable[[], Mesh]) -> Any:
+    def init(self, params: Any, mesh: Callable[[], AnyMesh]) -> Any:
         """The state for these parameters: inside `shard_map` this rank's, outside the global one,
         sharded over the axis and made in place.
         """
@@ -107,7 +110,7 @@ class StateForm:
         # One program even where every operation of a shard_map would be one.
         return jax.jit(sliced)(params)
 
-    def placed(self, whole: Callable[[Any], Any], given: Any, params: Any, mesh: Mesh) -> Any:
+    def placed(self, whole: Callable[[Any], Any], given: Any, params: Any, mesh: AnyMesh) -> Any:
         """The global state of whole arrays `whole(given)`; one jit, so that they never exist."""
         if self.axis not in mesh.shape:
             raise LayoutError(
@@ -125,6 +128,14 @@ class StateForm:
 
         shardings = jax.tree.map(lambda owner: NamedSharding(mesh, self.spec(owner)), owners)
         return jax.jit(flat, out_shardings=shardings)(_on(mesh, given))
+
+    def layouts(self, params: Any = None) -> Any:
+        """Layouts of the state: a pytree prefix, or with `params` one for each array."""
+        return jax.tree.map(
+            lambda spec: on(**{self.axis: Sliced(0)}) if spec == self.spec(0) else Replicated,
+            self.specs(params),
+            is_leaf=lambda one: isinstance(one, PartitionSpec),
+        )
 
     def spec(self, owner: int) -> PartitionSpec:
         """How an array of the state lies on the mesh."""
@@ -167,7 +178,7 @@ class StateForm:
             owners,
         )
 
-    def load_form(self, saved: Any, params: Any, mesh: Mesh) -> Any:
+    def load_form(self, saved: Any, params: Any, mesh: AnyMesh) -> Any:
         """The global state for this mesh, of what `save_form` gave or of optax's own state."""
         if self.master is not None and not isinstance(saved, MasterState):
             wide = jax.tree.map(lambda p: jnp.asarray(p, self.master), params)
@@ -175,7 +186,7 @@ class StateForm:
         return self.placed(lambda given: given, saved, params, mesh)
 
 
-def mesh_or_current(mesh: Mesh | None) -> Mesh:
+def mesh_or_current(mesh: AnyMesh | None) -> AnyMesh:
     """The mesh, or that of `jax.set_mesh`."""
     current = mesh if mesh is not None else _compat.current_mesh()
     if current.empty:
@@ -199,12 +210,19 @@ def _placeholder() -> Any:
     return seen[0]
 
 
-def _on(mesh: Mesh, given: Any) -> Any:
+def _on(mesh: AnyMesh, given: Any) -> Any:
     """The arrays where the mesh's devices can read them."""
-    devices = set(mesh.devices.flat)
 
     def moved(x: Any) -> Any:
-        if _compat.is_tracer(x) or not isinstance(x, jax.Array) or x.sharding.device_set == devices:
+        if _compat.is_tracer(x) or not isinstance(x, jax.Array):
+            return x
+        if isinstance(mesh, AbstractMesh):
+            raise BackendError(
+                "BACKEND_NO_DEVICES",
+                "an AbstractMesh has no devices to hold an optimizer's state",
+                fixes=("jax.eval_shape(tx.init, params) gives the state's types",),
+            )
+        if x.sharding.device_set == set(mesh.devices.flat):
             return x
         return jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
 

@@ -50,6 +50,14 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
         """
         return self._fused.form.specs(params)
 
+    def layouts(self, params: Any = None) -> Any:
+        """Layouts of the state for `in_layouts` and `out_layouts` of `jaxcc.check` and
+        `jaxcc.typed`: a pytree as `specs` gives it. The state itself is `jax.eval_shape(tx.init,
+        params)`, for which the mesh may be an AbstractMesh; the ranks have to divide the
+        parameters' sizes.
+        """
+        return self._fused.form.layouts(params)
+
     def save_form(self, state: Any, params: Any) -> Any:
         """The global state as optax has it, of whole arrays in the parameters' shapes: a checkpoint
         for a group of any size.

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jaxcc.layout import Finding, LayoutError
+from jaxcc.layout import Finding, LayoutError, catalogue
 
 
 @contextmanager
@@ -25,7 +25,12 @@ def raises_layout(code: str, *, line: str | int | None = None) -> Iterator[list[
 
     Raises:
       AssertionError: nothing was raised, or something else was found, or elsewhere.
+      ValueError: there is no such code.
     """
+    if code not in catalogue.CODES:
+        near = catalogue.near(code)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"raises_layout: there is no error code {code!r}{hint}")
     findings: list[Finding] = []
     try:
         yield findings

@@ -28,7 +28,6 @@ from jaxcc.layout import (
     smallest_group,
     trace,
 )
-from jaxcc.schedule import positional
 
 Group = Mapping[str, int]
 
@@ -176,11 +175,12 @@ def runs_of(
                 fixes=("leave out in_layouts= and out_layouts=, or pass the per-rank function",),
             )
         f = f if mesh is None else f.over(mesh)
-        args = _arrays(positional(f, args, {}))
+        call = f.bind(*args)
         report = f.check(*args)
         outs = list(report.out_layouts)
         sizes = mesh_sizes(f.mesh)
-        return Runs(f.local, args, sizes, report.in_layouts, outs, report.check_vma)
+        given = _arrays(call.args)
+        return Runs(call.f, given, sizes, report.in_layouts, outs, report.check_vma)
     if mesh is None or in_layouts is None:
         raise LayoutError(
             "LAYOUT_ARGUMENT",

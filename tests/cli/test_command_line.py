@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import jax
 import pytest
@@ -108,6 +108,7 @@ def test_wrong_usage_is_told_and_exits_with_2(
         (["check", "json:no_such_function"], "json has no no_such_function"),
         (["check", "json:JSONEncoder.no_such_method"], "json has no JSONEncoder.no_such_method"),
         (["check", "json:dumps"], "@jaxcc.typed"),
+        (["check", "sys:maxsize"], "sys:maxsize is no function: its type is int"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -120,24 +121,68 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert line.startswith(f"jaxcc {args[0]}: ") and names in line
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
 @pytest.mark.parametrize(
-    ("wanted", "first", "hint"),
+    "args",
     [
-        ("LAYOUT_INDIVISIBEL", "LAYOUT_INDIVISIBLE", "; did you mean LAYOUT_INDIVISIBLE?"),
-        ("mpi", "BACKEND_MPI_DEVICES", "; did you mean BACKEND_MPI_DEVICES?"),
-        ("NONSENSE", "LAYOUT_COUNTED", ""),
+        ["dmeo"],
+        ["check"],
+        ["check", "m:f", "--rank-count", "4"],
+        ["demo", "--ranks", "0"],
+        ["check", "no_colon"],
+        ["check", "no_such_module:f"],
+        ["explain", "NONSENSE"],
+        ["tune"],
     ],
 )
-def test_explain_of_an_unknown_code_lists_all_and_close_ones_first(
-    wanted: str, first: str, hint: str, capsys: pytest.CaptureFixture[str]
+def test_with_json_a_mistake_is_a_document_too(
+    args: list[str], as_json: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: Any = main([*args, *as_json])
+    except SystemExit as left:
+        code = left.code
+    captured = capsys.readouterr()
+    assert code == 2 and captured.err
+    if not as_json:
+        assert captured.out == ""
+        return
+    document = json.loads(captured.out)
+    assert list(document) == ["error"]
+    assert document["error"].splitlines()[0] in captured.err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("LAYOUT_INDIVISIBEL", "LAYOUT_INDIVISIBLE"),
+        ("[LAYOUT_CUNTED]", "LAYOUT_COUNTED"),
+        ("mpi", "BACKEND_MPI_DEVICES"),
+        ("psm", "psum"),
+        ("Megatorn", "megatron"),
+    ],
+)
+def test_explain_of_a_slip_shows_what_may_have_been_meant(
+    wanted: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", wanted]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    line, blank, *listed = captured.err.splitlines()
-    assert (line, blank) == (f"jaxcc explain: there is no error code {wanted!r}{hint}", "")
-    assert listed[0].split() == [first, *catalogue.CODES[first].title.split()]
-    assert sorted(each.split()[0] for each in listed) == sorted(catalogue.CODES)
+    line, first, *others = captured.err.splitlines()
+    assert line == (
+        f"jaxcc explain: there is no error code or page {wanted!r}; did you mean {near}?"
+    )
+    name, title = first.split(maxsplit=1)
+    assert name == near
+    assert title == catalogue.GUIDES.get(near, "") or title == catalogue.CODES[near].title
+    assert others[-1] == "jaxcc explain lists all" and len(others) < 10
+
+
+def test_explain_of_nonsense_says_where_the_list_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "NONSENSE"]) == 2
+    line, last = capsys.readouterr().err.splitlines()
+    assert "'NONSENSE'" in line and "did you mean" not in line
+    assert last == "jaxcc explain lists all"
 
 
 def test_explain_without_a_code_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,8 +304,12 @@ class Model:
     def mean(self, x: Annotated[Float[Array, "12"], on(tp=Sliced(0))]) -> Any:
         return jax.lax.psum(x.sum(), "tp") / self.ranks
 
-    @jaxcc.typed
+    @jaxcc.typed(static_argnames="self")
     def decorated(self, x: Annotated[Float[Array, "12"], Sliced(0)]) -> Any:
+        return x
+
+    @jaxcc.typed
+    def arrays(self, x: Annotated[Float[Array, "12"], Sliced(0)]) -> Any:
         return x
 
     def report(self):
@@ -417,6 +466,8 @@ def test_check_of_what_an_instance_has(annotated: str, capsys: pytest.CaptureFix
         assert main(["check", f"{annotated}:{path}", "--mesh", "dp=3", "--mesh", "tp=2"]) == 0
         assert capsys.readouterr().out.startswith("rank-invariant for dp=3, tp=2 (")
     assert main(["check", f"{annotated}:right.report"]) == 0
+    assert main(["check", f"{annotated}:right.decorated", "--mesh", "tp=2"]) == 0
+    assert main(["check", f"{annotated}:right.arrays", "--mesh", "tp=2"]) == 1
 
 
 def test_all_findings_are_in_the_document(
@@ -436,6 +487,19 @@ def test_a_check_of_the_users_own(program: str, capsys: pytest.CaptureFixture[st
     assert "LAYOUT_SCALE" in capsys.readouterr().out
     assert main(["check", f"{program}:nothing"]) == 2
     assert "returns NoneType, not what jaxcc.check returns" in capsys.readouterr().err
+    for more in (["--mesh", "tp=2"], ["f32[8]"]):
+        assert main(["check", f"{program}:own_report", *more]) == 2
+        assert "leave out --mesh and the arguments' types" in capsys.readouterr().err
+
+
+def test_with_json_an_exception_is_a_document_too(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"{program}:choosy", *TYPES, "--json"]) == 2
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert "ValueError: I want other shapes" in document["error"]
+    assert document["error"] in captured.err
 
 
 @pytest.mark.parametrize(
@@ -444,9 +508,9 @@ def test_a_check_of_the_users_own(program: str, capsys: pytest.CaptureFixture[st
         (["named", "--mesh", "tp=2"], "the annotation of 'x' does not say its sizes"),
         (["named", "f32[2,4]"], "has no mesh; give one, for example --mesh tp=4"),
         (["bare", "f32[2,4]", "--mesh", "tp=2"], "has no layouts; annotate its parameters"),
-        (["mesh", "f32[2,4]", "--mesh", "tp=2"], "has no layouts"),
+        (["mesh", "f32[2,4]", "--mesh", "tp=2"], "is no function: its type is AbstractMesh"),
         (["Model.mean", "--mesh", "tp=2"], "has no instance for its parameter 'self'"),
-        (["right.decorated", "--mesh", "tp=2"], "has no instance for its parameter 'self'"),
+        (["Model.decorated", "--mesh", "tp=2"], "has no instance for its parameter 'self'"),
     ],
 )
 def test_what_a_check_needs(
@@ -511,6 +575,28 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert main(["check", f"{name}:f", "f32[8]"]) == 2
     wanted = what.format(f"{name}.py", other="line 1 column 2 (char 1)")
     assert capsys.readouterr().err == f"jaxcc check: cannot import {name}: {wanted}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'mesh = jax.make_mesh((640,), ("tp",))',
+        "devices = np.array(jax.devices()[:640]).reshape(2, 320)",
+    ],
+)
+def test_a_module_that_wants_more_devices_is_told_how_to_have_them(
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = f"wide_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(f"import jax\nimport numpy as np\n{text}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["check", f"{name}:f", "f32[8]"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{name}.py:3" in line and f"{jax.device_count()} here: --ranks N" in line
 
 
 @pytest.mark.parametrize("args", [["explain"], ["explain", "--json"], ["demo", "--quick"]])

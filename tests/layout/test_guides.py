@@ -26,7 +26,7 @@ def test_every_block_of_code(block: str) -> None:
 
 
 def test_every_guide_has_a_title_and_code() -> None:
-    assert {"megatron", "spmd_types", "psum"} <= set(catalogue.GUIDES)
+    assert {"megatron", "psum", "shard_map", "spmd_types"} <= set(catalogue.GUIDES)
     for name, title in catalogue.GUIDES.items():
         text = catalogue.guide(name)
         assert text.startswith(f"# {title}\n") and "```python" in text

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from jaxcc.layout import LayoutError, Partial, Replicated, Sliced, check
+from jaxcc.layout import LayoutError, Local, Partial, Replicated, Sliced, check
 
 MESH = AbstractMesh((4,), ("tp",))
 
@@ -100,6 +100,32 @@ def test_unselected_and_dead_values_are_not_reported() -> None:
 )
 def test_bad_arguments_of_check(kwargs, said) -> None:
     assert said in message(lambda x: x, aval(4, 8), **kwargs)
+
+
+def test_layouts_that_do_not_fit_are_shown_beside_the_values() -> None:
+    def f(p):
+        return {"y": p["w"], "rest": (p["w"], p["w"].sum())}
+
+    params = {"w": aval(4, 8)}
+    ins = message(f, params, in_layouts=({"v": Replicated},))
+    assert "it is {'v': Replicated}, and they are {'w': f32[4,8]}" in ins
+    outs = message(f, params, in_layouts=Replicated, out_layouts=(Replicated, Sliced(1)))
+    assert "it is (Replicated, Sliced(1)), and they are " in outs
+    assert "'y': f32[4,8]" in outs and "'rest': (f32[4,8], f32[])" in outs and "*" not in outs
+    many = message(f, {f"w{i}": aval(4) for i in range(999)}, in_layouts=({"v": Replicated},))
+    assert len(many) < 1000
+
+
+def test_a_bare_layout_on_several_axes_is_to_name_one() -> None:
+    with pytest.raises(LayoutError) as error:
+        check(lambda x: x, aval(4), mesh=AbstractMesh((1, 4), ("dp", "tp")), in_layouts=Sliced(0))
+    assert "on(dp=Sliced(0)) or on(tp=Sliced(0))" in error.value.findings[0].fixes[0]
+
+
+def test_parentheses_after_a_layout_do_no_harm() -> None:
+    assert Replicated() is Replicated and Local() is Local
+    report = check(lambda x: x, aval(4), mesh=MESH, in_layouts=Local(), out_layouts=Local)
+    assert report.in_layouts[0]["tp"] is Local
 
 
 @pytest.mark.parametrize("mesh", [None, {}, 4])

@@ -292,10 +292,45 @@ def test_the_report_shows_entering_and_leaving() -> None:
     ]
 
 
-def test_a_shard_map_over_axes_that_are_not_left_for_it_is_told_so() -> None:
+BLOCKS: dict[str, Any] = {"in_specs": P("tp"), "out_specs": P("tp")}
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        mlp,
+        lambda *a: jax.shard_map(jnp.sin, **BLOCKS)(a[0]),
+        lambda *a: jax.shard_map(jnp.sin, mesh=MESH, **BLOCKS)(a[0]),
+    ],
+    ids=["over some axes", "over all axes", "with a mesh of its own"],
+)
+def test_where_no_axis_is_left_for_a_shard_map_axis_names_is_the_way(f: Any) -> None:
     with raises_layout("LAYOUT_NESTED") as findings:
-        check(mlp, *inputs(), mesh=MESH, in_layouts=Replicated)
-    assert any("axis_names=" in fix for fix in findings[0].fixes)
+        check(f, *inputs(), mesh=MESH, in_layouts=Replicated)
+    assert "axis_names=" in findings[0].fixes[0]
+
+
+def test_a_shard_map_over_a_mesh_with_other_axes_is_told_so() -> None:
+    other = AbstractMesh((2, 2), ("rows", "tp"), axis_types=AUTO)
+    with raises_layout("LAYOUT_NESTED", line="mesh=other") as findings:
+        check(
+            lambda x: jax.shard_map(jnp.sin, mesh=other, **BLOCKS)(x),
+            inputs()[0],
+            mesh=MESH,
+            in_layouts=Replicated,
+            axis_names=(),
+        )
+    assert "mesh=" in findings[0].fixes[0]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_report_says_which_flag_the_shard_map_inside_has(flag: bool) -> None:
+    def f(x: Any) -> Any:
+        return jax.shard_map(jnp.sin, check_vma=flag, **BLOCKS)(x)
+
+    report = check(jax.jit(f), inputs()[0], mesh=MESH, in_layouts=Replicated, axis_names=())
+    other = [note for note in report.notes if f"check_vma={flag}" in note]
+    assert bool(other) is not flag and not any(f"check_vma={not flag}" in n for n in report.notes)
 
 
 @pytest.mark.parametrize("jit", [False, True])

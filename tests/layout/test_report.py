@@ -5,13 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AbstractMesh
 
 import jaxcc
-from jaxcc import Local, Sliced, check, on
+from jaxcc import Local, Replicated, Sliced, check, on
 from jaxcc.layout._traffic import Traffic, total
+from jaxcc.testing import raises_layout
 
 MESH = AbstractMesh((2, 4), ("dp", "tp"))
 
@@ -85,6 +87,54 @@ def test_notes_say_what_is_not_promised() -> None:
     report = check(lambda x: lax.psum(x, "dp"), aval(4), mesh=MESH, in_layouts=(on(dp=Local),))
     assert len(report.to_json()["notes"]) == 1
     assert f"note: {report.to_json()['notes'][0]}" in str(report).splitlines()
+
+
+def test_an_axis_of_one_rank_is_said_to_be_unchecked() -> None:
+    how: dict[str, Any] = {"in_layouts": on(dp=Sliced(0)), "out_layouts": on(dp=Sliced(0))}
+    for sizes, single in (((2, 1), ["tp"]), ((1, 1), ["dp", "tp"]), ((2, 4), [])):
+        mesh = AbstractMesh(sizes, ("dp", "tp"))
+        for structure in ("rank-invariant", "rank-dependent"):
+            report = check(jnp.sin, aval(4), mesh=mesh, structure=structure, **how)
+            notes = [note for note in report.notes if "1 rank" in note]
+            assert [note.split()[0] for note in notes] == single
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+def test_what_is_only_run_has_its_communication_counted_on_the_mesh(axis: str) -> None:
+    def ring(x: Any) -> Any:
+        total, n = x, lax.axis_size(axis)
+        for _ in range(n - 1):
+            x = lax.ppermute(x, axis, [(k, (k + 1) % n) for k in range(n)])
+            total += x
+        return total
+
+    alone: dict[str, Any] = {f"{way}_layouts": on(**{axis: Local}) for way in ("in", "out")}
+    n = MESH.shape[axis]
+    mesh = AbstractMesh((n,), (axis,))
+    report = check(ring, aval(4, 3), mesh=mesh, structure="rank-dependent", **alone)
+    bytes_ = (n - 1) * 4 * 3 * 4
+    assert report.communication == (Traffic("permutation", (axis,), n - 1, bytes_),)
+    assert "permutation" in str(report).splitlines()[1] and not report.lines
+
+
+def test_numbers_and_64_bits_are_what_jax_makes_of_them() -> None:
+    def scaled(x: Any, k: Any) -> Any:
+        return x * k
+
+    given = (np.ones(8), 2.0), (jax.ShapeDtypeStruct((8,), np.float64), 3), (np.arange(8), True)
+    for wide, number in given:
+        layouts = (on(dp=Sliced(0)), Replicated)
+        report = check(scaled, wide, number, mesh=MESH, in_layouts=layouts)
+        assert report.out_types == report.in_types[:1]
+        with jax.enable_x64(True):
+            kept = check(scaled, wide, number, mesh=MESH, in_layouts=layouts)
+        assert [t.replace("64", "32") for t in kept.in_types] == list(report.in_types)
+        assert ["JAX_ENABLE_X64" in note for note in report.notes] == [True]
+        assert not kept.notes
+    for text, said in (("2.0", "str"), (2**40, "too large")):
+        with raises_layout("LAYOUT_ARGUMENT") as findings:
+            check(scaled, np.ones(8, np.float32), text, mesh=MESH, in_layouts=Replicated)
+        assert repr(text) in findings[0].what and said in findings[0].because
 
 
 @pytest.mark.parametrize("length", [3, 7])

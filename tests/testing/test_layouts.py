@@ -96,6 +96,9 @@ def test_an_expected_finding_that_does_not_come() -> None:
         with pytest.raises(AssertionError, match=r"test_layouts.py:\d+: 'return lax.psum"):
             with raises_layout("LAYOUT_COUNTED", line=line):
                 check_counted()
+    with pytest.raises(ValueError, match="'LAYOUT_CUNTED'; did you mean LAYOUT_COUNTED"):
+        with raises_layout("LAYOUT_CUNTED"):
+            check_counted()
     with pytest.raises(ZeroDivisionError):
         with raises_layout("LAYOUT_COUNTED"):
             raise ZeroDivisionError
