@@ -23,7 +23,7 @@ namespace {
 struct Seat {
   Group* group = nullptr;
   int rank = 0;
-  std::vector<Resident> residents;  // one for each of the call's large buffers
+  Residents residents;
 };
 
 struct Epilogue {
@@ -93,8 +93,8 @@ struct FusedCall {
   // XLA decides them when it compiles, but a handler sees them only when it runs.
   std::once_flag seen;
   std::string problem;
-  std::vector<size_t> large;  // operands, then results, of at least kHugePageBytes
-  std::vector<size_t> fresh;  // those of the results that are no operand's buffer
+  std::vector<Span> watched;  // sizes of the operands, then of the results; empty if all are small
+  std::vector<size_t> fresh;  // large results that are no operand's buffer
   bool stream = false;
 
   void look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
@@ -110,7 +110,7 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
     read.insert(buffer.untyped_data());
     bytes += buffer.size_bytes();
-    if (i > 0 && buffer.size_bytes() >= kHugePageBytes) large.push_back(i - 1);
+    if (i > 0) watched.push_back({nullptr, buffer.size_bytes()});
   }
   const Geometry& geometry = signature->geometry;
   size_t t = 0;
@@ -130,13 +130,12 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
                 std::to_string(tensor.outer * tensor.extent) + " nor a slice's " +
                 std::to_string(tensor.outer * tensor.block);
     }
+    watched.push_back({nullptr, buffer.size_bytes()});
     if (read.count(buffer.untyped_data())) continue;
     bytes += buffer.size_bytes();
-    if (buffer.size_bytes() < kHugePageBytes) continue;
-    large.push_back(operands + i - 1);
-    fresh.push_back(i);
+    if (buffer.size_bytes() >= kHugePageBytes) fresh.push_back(i);
   }
-  for (Seat& seat : seats) seat.residents.resize(large.size());
+  if (bytes < kHugePageBytes) watched.clear();
   stream = static_cast<int64_t>(bytes) * geometry.teams * geometry.ranks > cache_bytes();
 }
 
@@ -195,7 +194,8 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
       if (call->seats.size() <= static_cast<size_t>(device)) call->seats.resize(device + 1);
       if (call->seats[device].group)
         return refuse("device " + std::to_string(device) + " has two ranks");
-      call->seats[device] = {&group, rank, {}};
+      call->seats[device].group = &group;
+      call->seats[device].rank = rank;
     }
   }
   return call;
@@ -249,13 +249,10 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   }
 
   Seat& seat = call->seats[device];
-  for (size_t n = 0; n < call->large.size(); ++n) {
-    const size_t i = call->large[n];
-    const bool operand = i < call->operands;
-    const ffi::AnyBuffer buffer = operand ? *args.get<ffi::AnyBuffer>(i + 1)
-                                          : **rets.get<ffi::AnyBuffer>(i + 1 - call->operands);
-    seat.residents[n].seen(buffer.untyped_data(), buffer.size_bytes());
-  }
+  thread_local std::vector<Span> spans;
+  spans = call->watched;
+  for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
+  seat.residents.seen(spans);
   Participant rank(*seat.group, seat.rank,
                    {call->signature, run.run_id, buffers.data(), call->stream});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {

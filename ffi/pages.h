@@ -3,30 +3,41 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace jaxcc {
 
-constexpr size_t kHugePageBytes = size_t{1}
-                                  << 20;  // buffers from this size on gain from huge pages
+// Memory from this size on gains from huge pages.
+constexpr size_t kHugePageBytes = size_t{1} << 20;
 
 // Asks for huge pages where nothing has been touched yet.
 void use_huge_pages(void* data, size_t bytes);
 
-// Watches one buffer of a program that runs again and again. XLA lets donated arrays keep their
-// memory, which came in 4 KiB pages; once a buffer has proved to stay, its pages are merged, which
-// costs about a copy of it.
-class Resident {
+// A buffer.
+struct Span {
+  void* data;
+  size_t bytes;
+};
+
+// Watches the buffers of a program that runs again and again. XLA lets donated arrays keep their
+// memory, which came in 4 KiB pages; once buffers have proved to stay, the pages of those that are
+// large, or that lie beside one another, are merged, which costs about a copy of them.
+class Residents {
  public:
-  // Called before each execution, by one thread at a time.
-  void seen(void* data, size_t bytes);
+  // Called before each execution, by one thread at a time, with the same buffers or others in their
+  // places.
+  void seen(const std::vector<Span>& buffers);
 
  private:
   static constexpr int kCallsToSettle = 4;
   static constexpr int kMerges = 2;  // a buffer that moves time and again is left alone
 
-  void* data_ = nullptr;
-  int calls_ = 0;
-  int merges_ = 0;
+  struct Watched {
+    void* data = nullptr;
+    int calls = 0;
+    int merges = 0;
+  };
+  std::vector<Watched> watched_;
 };
 
 }  // namespace jaxcc
