@@ -198,6 +198,11 @@ def source_line(eqn: Any) -> SourceLine | None:
     )
 
 
+def is_transposed(eqn: Any) -> bool:
+    """Whether reverse-mode differentiation made this equation in its backward pass."""
+    return "transpose(" in str(eqn.source_info.name_stack)
+
+
 @functools.cache
 def _library(file: str) -> str | None:
     """A file's path within the folder that packages are installed in; None for a user's file."""

@@ -6,15 +6,13 @@ A scale is the value on n ranks over the value on one, after all pending reducti
 from __future__ import annotations
 
 import itertools
-import linecache
 import math
 from collections.abc import Mapping, Sequence
 
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import Relation, same_scale
-from jaxcc.layout._repair import Repair, unit_factor
-from jaxcc.layout._values import Origin
+from jaxcc.layout._repair import Repair
 
 _COLLECTIVES: Mapping[str, str] = {"sum": "psum", "max": "pmax", "min": "pmin"}
 RANDOM_FIXES = (
@@ -49,6 +47,31 @@ def compared(scale: float) -> str:
     return f"is {times(scale)} what a group of one has"
 
 
+def pending_repairs(
+    x: Relation,
+    axis: str,
+    op: ReduceOp,
+    sizes: Mapping[str, int],
+    when: str,
+    operand: int | None = 0,
+    name: str = "it",
+) -> tuple[Repair, ...]:
+    """How to finish the pending `op` of `x` over `axis`; `when` says where in the program.
+
+    Where no psum or pmean leaves what a group of one has, it is looked for where the factor comes
+    from.
+    """
+    repair = reduction_repair(x, axis, op, sizes, when, operand)
+    if op != "sum" or not math.isfinite(x.scale) or same_scale(x.scale, 1.0):
+        return (repair,)
+    return repair, Repair((), operand, last=True, traced=True, name=name)
+
+
+def after_the_sum(x: Relation, repairs: Sequence[Repair]) -> str:
+    """What to add to a reason where no reduction leaves what a group of one has."""
+    return "" if repairs[0].fixes else f"; after a psum it {compared(x.scale)}"
+
+
 def reduction_repair(
     x: Relation,
     axis: str,
@@ -57,9 +80,9 @@ def reduction_repair(
     when: str,
     operand: int | None = 0,
 ) -> Repair:
-    """How to finish the pending `op` of `x` over `axis`; `when` says where in the program.
+    """The reduction of `x` over its pending axes.
 
-    A psum over the pending axes leaves `x.scale`, so some of them may need a pmean instead.
+    A psum over them leaves `x.scale`, so some of them may need a pmean instead.
     """
     pending = tuple(x.partial.items())
     if op not in _COLLECTIVES:
@@ -68,20 +91,15 @@ def reduction_repair(
     if op != "sum" or not math.isfinite(x.scale):
         return Repair((f"{collective}(..., '{axis}') {when}",), operand, pending)
     summed = [a for a, held in x.partial.items() if held == "sum"]
-    for count in range(len(summed) + 1):
-        for means in itertools.combinations(summed, count):
-            ranks = math.prod(sizes[a] for a in means)
-            if same_scale(x.scale, ranks):
-                text = _reductions(collective, [a for a in summed if a not in means], means)
-                return Repair((f"{text} {when}",), operand, pending, 1 / ranks)
+    for means in subsets(summed):
+        if same_scale(x.scale, math.prod(sizes[a] for a in means)):
+            text = _reductions(collective, [a for a in summed if a not in means], means)
+            powers = tuple((a, -1) for a in means)
+            return Repair((f"{text} {when}",), operand, pending, powers)
     if same_scale(x.scale, 1 / sizes[axis]):
         fix = f"{collective}(..., '{axis}') * jax.lax.axis_size('{axis}') {when}"
-        return Repair((fix,), operand, pending, sizes[axis])
-    fix = (
-        f"reduce it {when}, and take out the factor that depends on the number of ranks: "
-        f"after {collective} it {compared(x.scale)}"
-    )
-    return Repair((fix,), operand, pending, unit_factor(x.scale))
+        return Repair((fix,), operand, pending, ((axis, 1),))
+    return Repair((), operand, pending)
 
 
 def _reductions(collective: str, sums: Sequence[str], means: Sequence[str]) -> str:
@@ -89,65 +107,38 @@ def _reductions(collective: str, sums: Sequence[str], means: Sequence[str]) -> s
     text = "..."
     for name, axes in ((collective, sums), ("jax.lax.pmean", means)):
         if axes:
-            named = ", ".join(f"'{axis}'" for axis in axes)
-            text = f"{name}({text}, {f'({named})' if len(axes) > 1 else named})"
+            text = f"{name}({text}, {axes_text(axes)})"
     return text
 
 
-def scale_reason(scale: float, sizes: Mapping[str, int], origin: Origin | None = None) -> str:
-    """How a value may have come to a scale."""
-    for axis, n in _likely_first(sizes, origin):
-        if n > 1 and same_scale(scale, n):
-            return f"a value that all {n} ranks of '{axis}' hold, or its mean, was summed over them"
-        if n > 1 and same_scale(scale, 1 / n):
-            return f"a sum over '{axis}' was divided by its {n} ranks (pmean, or a local mean)"
-    return "the factor changes with the number of ranks"
-
-
-def scale_fixes(scale: float, sizes: Mapping[str, int], origin: Origin | None) -> tuple[str, ...]:
-    """What brings a scale to 1; `origin` is what made the value so."""
-    for axis, n in _likely_first(sizes, origin):
-        if n > 1 and same_scale(scale, n):
-            if _stands("psum", origin):
-                return (f"remove the psum over '{axis}', or use jax.lax.pmean(..., '{axis}')",)
-            return (
-                f"reduce the ranks' means with jax.lax.pmean(..., '{axis}'), or divide by "
-                f"jax.lax.axis_size('{axis}')",
-                f"in a gradient (check_vma=True): take jax.lax.pmean(loss, '{axis}') before "
-                "differentiating",
-            )
-        if n > 1 and same_scale(scale, 1 / n):
-            if _stands("pmean", origin):
-                return (f"use jax.lax.psum(..., '{axis}') for the pmean",)
-            return (f"multiply by jax.lax.axis_size('{axis}')",)
-    return ("divide by a number of the whole, not of a rank: for sizes, the whole array's",)
-
-
-def _likely_first(sizes: Mapping[str, int], origin: Origin | None) -> list[tuple[str, int]]:
-    """The axes with their sizes, those first that stand in the user's line."""
-
-    def named(item: tuple[str, int]) -> bool:
-        axis, _ = item
-        return _stands(f'"{axis}"', origin) or _stands(f"'{axis}'", origin)
-
-    return sorted(sizes.items(), key=named, reverse=True)
-
-
-def _stands(word: str, origin: Origin | None) -> bool:
-    """Whether the user's line holds a word."""
-    if origin is None or origin.line is None:
-        return False
-    return word in linecache.getline(origin.line.file, origin.line.line)
-
-
-def constant_fixes(
-    pair: tuple[object, object], scale: float, sizes: Mapping[str, int]
-) -> tuple[str, ...]:
-    """What to do about a number that depends on the group's size."""
+def constant_repairs(
+    pair: tuple[object, object], scale: float, sizes: Mapping[str, int], operand: int | None
+) -> tuple[Repair, ...]:
+    """What to do about a number that is `scale` times what it should be beside a group of one's."""
     number = number_text(pair[0])
-    for axis, n in sizes.items():
-        if n > 1 and same_scale(scale, 1 / n):
-            return (f"use the whole size: multiply {number} by jax.lax.axis_size('{axis}')",)
-        if n > 1 and same_scale(scale, n):
-            return (f"divide {number} by jax.lax.axis_size('{axis}')",)
-    return ("use a number that is the same for any number of ranks",)
+    found: list[Repair] = []
+    for axes in subsets([axis for axis, n in sizes.items() if n > 1]):
+        ranks = math.prod(sizes[axis] for axis in axes)
+        whole = f"jax.lax.axis_size({axes_text(axes)})"
+        if axes and same_scale(scale, 1 / ranks):
+            fix = f"use the whole size: multiply {number} by {whole}"
+            found.append(Repair((fix,), operand, powers=tuple((axis, 1) for axis in axes)))
+        if axes and same_scale(scale, ranks):
+            powers = tuple((axis, -1) for axis in axes)
+            found.append(Repair((f"divide {number} by {whole}",), operand, powers=powers))
+    return tuple(found)
+
+
+OTHER_CONSTANT = "use a number that is the same for any number of ranks"
+"""What to do about a number of which no power of the sizes makes a group of one's."""
+
+
+def subsets(axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Some of these axes, the fewest first."""
+    return [some for count in range(len(axes) + 1) for some in itertools.combinations(axes, count)]
+
+
+def axes_text(axes: Sequence[str]) -> str:
+    """Axes as a user names them in a call."""
+    named = ", ".join(f"'{axis}'" for axis in axes)
+    return f"({named})" if len(axes) > 1 else named

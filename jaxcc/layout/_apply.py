@@ -20,7 +20,7 @@ from jaxcc.layout._explain import (
     layout_text,
     unmatched_finding,
 )
-from jaxcc.layout._flatten import Slot, Step
+from jaxcc.layout._flatten import Program, Slot, Step
 from jaxcc.layout._memo import Made, Memo, alone_key, key_of, move_key
 from jaxcc.layout._pairs import Pairs
 from jaxcc.layout._params import require_same_operation
@@ -68,6 +68,8 @@ class Applier:
         self.repairs = Repairs(repairs, pairs, sizes)
         self.findings: list[Finding] = []
         self.assumptions: list[str] = []
+        # Every walk of the body of a loop or of a branch, with what was read and made there.
+        self.bodies: list[Program] = []
         self._memo = Memo()
 
     def report(self, findings: Sequence[Finding]) -> None:

@@ -32,6 +32,7 @@ class Body:
     def walk(self, applier: Applier, inputs: Sequence[Held]) -> list[Held]:
         """What is known of the outputs, each in terms of the whole one."""
         pairs = applier.pairs
+        applier.bodies.append(self.n)
         for slot, whole, held in zip(self.n.inputs, self.one.inputs, inputs, strict=True):
             applier.pair(slot, whole, held)
         for slot, whole in zip(self.n.consts, self.one.consts, strict=True):
@@ -59,7 +60,9 @@ def body_of(step: Step, other: Step, name: str, index: int | None = None) -> Bod
     here, whole = step.params[name], other.params[name]
     if index is not None:
         here, whole = here[index], whole[index]
-    body = Body(flatten_body(here, step), flatten_body(whole, other))
+    # A while has two.
+    number = index if index is not None else int(name == "body_jaxpr")
+    body = Body(flatten_body(here, step, number), flatten_body(whole, other))
     counts = [(len(p.inputs), len(p.outputs), len(p.consts)) for p in (body.n, body.one)]
     if counts[0] != counts[1]:
         raise other_structure(f"the body of {step.op} reads or makes other values")

@@ -11,12 +11,13 @@ import jax
 import numpy as np
 
 from jaxcc.layout._annotations import bind_annotations
+from jaxcc.layout._checked import Program, positive
 from jaxcc.layout._dtypes import array_type, is_key
 from jaxcc.layout._errors import LayoutError
 from jaxcc.layout._grad import Unit, gradient_cure, gradient_note, with_gradients
 from jaxcc.layout._layouts import LayoutMap, Partial, Replicated, flatten_layouts
 from jaxcc.layout._notes import narrowed_notes, pending_notes, program_notes
-from jaxcc.layout._proof import Program, Proof, positive, prove
+from jaxcc.layout._proof import Proof, passes, prove
 from jaxcc.layout._report import LayoutReport, type_texts
 from jaxcc.layout._tested import tested
 from jaxcc.layout._trace import argument_names, function_name
@@ -92,9 +93,9 @@ def check(
             f"structure is {structure!r}, not 'rank-invariant' or 'rank-dependent'",
         )
     proof = prove(program, out_layouts)
-    names = tuple(f"result {at}" for at in range(len(proof.outs)))
+    names = program.results(proof.alone)
     notes = (*program_notes(program, proof.alone), *narrowed)
-    notes = (*notes, *pending_notes(proof.outs, out_layouts))
+    notes = (*notes, *pending_notes(names, proof.outs, out_layouts))
     if grad is not None:
         types = [var.aval for var in proof.alone.outvars]
         _require_cotangents(proof)
@@ -209,12 +210,8 @@ def _with_gradients(program: Program, unit: Unit) -> Program:
 
 def _summed_by_jax(plain: Program, summed: Unit) -> bool:
     """Whether the program passes with summed gradients under check_vma=True."""
-    try:
-        program = replace(_with_gradients(plain, summed), check_vma=True)
-        prove(program, list(summed.out_layouts))
-    except LayoutError:
-        return False
-    return True
+    program = replace(_with_gradients(plain, summed), check_vma=True)
+    return passes(program, list(summed.out_layouts))
 
 
 def _noted(error: LayoutError, check_vma: bool, cure: str | None) -> LayoutError:

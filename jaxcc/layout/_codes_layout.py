@@ -81,7 +81,9 @@ LAYOUT_CODES: Mapping[str, Entry] = {
         "a result is not what its layout says",
         "The result's blocks are not the blocks of the whole result: it was gathered or "
         "scattered along "
-        "another dimension, or its layout is another one than declared.",
+        "another dimension, or its layout is another one than declared. Where a dimension is made "
+        "of several, messages write it as their product: in Sliced(0, as 4 x [4] x 2), dimension "
+        "0 of the whole is 4 parts of 4 of 2, and the rank has its own one of the 4 in brackets.",
         "def f(x):\n"
         '    return lax.all_gather(x, "tp", axis=1, tiled=True).reshape(8, 16)\n\n\n'
         "check(f, x, mesh=mesh, in_layouts=(Sliced(0),), out_layouts=Replicated)\n",

@@ -20,7 +20,9 @@ _LISTED = 8
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong: `code` is its entry in the catalogue, `what` one sentence about this
-    case, `result` what messages call the result that is wrong, if one is."""
+    case, `result` what messages call the result that is wrong, if one is, `untried` the fixes of
+    which nobody knows whether the program passes with them, `group` the ranks with which it was
+    found, where these are not those of the mesh."""
 
     code: str
     what: str
@@ -30,6 +32,8 @@ class Finding:
     fixes: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = field(default=(), compare=False, repr=False)
     result: str = ""
+    untried: tuple[str, ...] = ()
+    group: str = ""
 
     def render(self, others: Sequence[Finding] = ()) -> str:
         """The finding as text: headline, source line with a caret, operands, reason, fixes; and
@@ -39,10 +43,13 @@ class Finding:
             parts.append(_frame(self.line))
             if self.line.within:
                 parts.append(f"  inside it: {self.line.within}")
+        if self.group:
+            parts.append(f"  on {self.group}, one of the groups that are checked:")
         parts += [f"  {operand}" for operand in self.operands]
         if self.because:
             parts.append(f"  because: {self.because}")
         parts += [f"  fix: {fix}" for fix in self.fixes]
+        parts += [f"  fix (not tried): {fix}" for fix in self.untried]
         if others:
             parts.append(f"  and {len(others)} more: {self._listed(others)}")
         return "\n".join(parts)
@@ -62,7 +69,7 @@ class Finding:
         """What findings have in common that say the same of several results, or of several values
         of one line, such as the gradients in an optimizer; types and costs may differ.
         """
-        fixes = tuple(fix.partition(" (one all-reduce")[0] for fix in self.fixes)
+        fixes = tuple(fix.partition(" (one all-reduce")[0] for fix in (*self.fixes, *self.untried))
         if self.result:
             return self.code, self.what.replace(self.result, ""), self.because, fixes
         line = self.line and (self.line.file, self.line.line, self.line.column)

@@ -12,10 +12,10 @@ from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Step
 from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap
-from jaxcc.layout._relation import Relation, layout_seen
+from jaxcc.layout._relation import Relation, layout_seen, same_scale
 from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import Refused
-from jaxcc.layout._values import Held, type_text
+from jaxcc.layout._values import Held, Origin, described, type_text
 
 
 def layout_text(held: Held, sizes: Mapping[str, int]) -> str:
@@ -51,43 +51,49 @@ def finding_of(
     """
     operands: list[str] = []
     for index, held in enumerate(helds):
-        shown = f"{layout_text(held, sizes)}, {held.laid_out}"
+        where = described(_place_shown(held, refused.code))
+        shown = f"{layout_text(held, sizes)}, {where}"
         if step is None:
             operands.append(f"{held.origin.name}: {shown}")
         else:
             operands.append(f"operand {index}: {type_text(step.operands[index])} {shown}")
+    repairs = _placed(refused.repairs, step)
+    lost = {fix for one in refused.repairs if not _can_be_tried(one, step) for fix in one.fixes}
     return Finding(
         refused.code,
         refused.what,
         line,
         tuple(operands),
         refused.because,
-        _fixes(refused, step),
-        _placed(refused.repairs, step),
+        tuple(fix for fix in refused.fixes if fix not in lost),
+        repairs,
+        untried=tuple(fix for fix in refused.fixes if fix in lost),
     )
 
 
-def _fixes(refused: Refused, step: Step | None) -> tuple[str, ...]:
-    """What to do; inside loops nothing is tried, and what is carried cannot be reduced later."""
-    if step is None or step.index >= 0:
-        return refused.fixes
-    kept = tuple(fix for one in refused.repairs if one.last for fix in one.fixes)
-    return (*kept, *refused.fixes)
+def _place_shown(held: Held, code: str) -> Origin:
+    """Where a value got what is wrong with it: its factor, or its layout."""
+    x = held.relation
+    if code == "LAYOUT_SCALE" and x is not None and not same_scale(x.scale, 1.0):
+        return held.scaled
+    return held.placed or held.origin
+
+
+def _can_be_tried(repair: Repair, step: Step | None) -> bool:
+    return step is not None and repair.operand is not None
 
 
 def _placed(repairs: Sequence[Repair], step: Step | None) -> tuple[Repair, ...]:
-    """The repairs at the place of the step; inside loops none can be tried."""
-    if step is None or step.index < 0:
-        return ()
+    """The repairs that can be tried, at the place of the step."""
     return tuple(
         replace(
             repair,
-            at=step.index,
+            at=step.place,
             inside=step.shown if step.shown != step.op else "",
             bytes=bytes_of(step.operands[repair.operand]),
         )
         for repair in repairs
-        if repair.operand is not None
+        if step is not None and repair.operand is not None
     )
 
 

@@ -35,6 +35,32 @@ _CAPTURES = "Closing over inputs to shard_map"
 # How it refuses a shard_map inside another one: by its mesh, or by its axes.
 _OTHER_MESH = "should match the mesh passed to shard_map"
 _TAKEN = "refer to an axis marked as manual"
+_OUT_SPECS = (
+    "reduce what is pending before the shard_map returns it: jax.lax.psum(..., axis), or pmean of "
+    "means",
+    "say in out_specs over which axes the ranks' results differ",
+)
+# What JAX says, why, and what to do. The second is what becomes of the first in a jax.grad.
+_KNOWN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "out_specs which require replication",
+        "the out_specs of a shard_map inside say that its ranks return the same, and they may not",
+        _OUT_SPECS,
+    ),
+    (
+        "Too few leaves for PyTreeDef",
+        "JAX says so where it differentiates a shard_map whose ranks do not return the same, "
+        "against its out_specs",
+        _OUT_SPECS,
+    ),
+    (
+        "is out of bounds for array of dimension",
+        "the function sees the array that one rank has",
+        ("count its dimensions from 0",),
+    ),
+)
+# What speaks of shapes, for which the layouts of arguments may be the cause.
+_OF_SHAPES = ("shape", " size", "divide")
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -47,8 +73,10 @@ def explained(
     args: Sequence[Any],
     layouts: Sequence[LayoutMap],
     sizes: Mapping[str, int],
+    names: Sequence[str] | None = None,
 ) -> Callable[..., Any]:
-    """`f`, where what JAX raises becomes a LayoutError that shows what `f` sees of its arguments.
+    """`f`, where what JAX raises becomes a LayoutError that shows what `f` sees of its arguments,
+    which messages call `names`, or what `f` does.
 
     Errors that the function raises by itself pass unchanged, with a note of what it saw.
     """
@@ -60,7 +88,7 @@ def explained(
         except LayoutError:
             raise
         except Exception as error:
-            seen = _seen(f, args, layouts, sizes)
+            seen = _seen(args, layouts, names or argument_names(f, args), sizes)
             if not _raised_by_jax(error):
                 error.add_note(
                     "\n".join([f"jaxcc traced the function for {group_text(sizes)}", *seen])
@@ -128,6 +156,11 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
     else:
         because = f"the function sees each argument as one rank of {group_text(sizes)} does"
         fixes = ("give the arguments layouts whose per-rank shapes fit one another",)
+        if not any(word in text for word in _OF_SHAPES):
+            fixes = ()
+        for said, why, what in _KNOWN:
+            if said in text:
+                text, because, fixes = text.splitlines()[0], why, what
     return LayoutError(
         "LAYOUT_TRACE",
         f"JAX cannot trace the function for {group_text(sizes)}: {type(error).__name__}: {text}",
@@ -139,15 +172,15 @@ def _untraceable(error: Exception, seen: Sequence[str], sizes: Mapping[str, int]
 
 
 def _seen(
-    f: Callable[..., Any],
     args: Sequence[Any],
     layouts: Sequence[LayoutMap],
+    names: Sequence[str],
     sizes: Mapping[str, int],
 ) -> list[str]:
     """A line for each leaf of the arguments: whole type, layout, and per-rank type."""
     lines: list[str] = []
     leaves = jax.tree.leaves(tuple(args))
-    for leaf, layout, name in zip(leaves, layouts, argument_names(f, args), strict=True):
+    for leaf, layout, name in zip(leaves, layouts, names, strict=True):
         shape = per_rank_shape(leaf.shape, layout, sizes, name)
         whole, own = (type_text(Slot(tuple(s), _dtype(leaf))) for s in (leaf.shape, shape))
         lines.append(f"argument '{name}': whole {whole} {layout.describe()}, per rank {own}")

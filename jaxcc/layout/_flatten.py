@@ -32,12 +32,20 @@ class Slot:
     value: Any = None
 
 
+# What messages call the two moves of a shard_map inside the function: how, and the result.
+_MOVES: Mapping[str, tuple[str, str]] = {
+    ENTER: ("sliced by the in_specs of shard_map", "what enters shard_map"),
+    LEAVE: ("made by shard_map", "the result of shard_map"),
+}
+
+
 class Place(NamedTuple):
-    """Where equations stand: the line and the name of the call that they are a part of; no name in
-    the function itself."""
+    """Where equations stand: the line and the name of the call that they are a part of, no name in
+    the function itself; and the equations of all calls that they are in, outermost first."""
 
     line: SourceLine | None = None
     caller: str | None = None
+    calls: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -50,8 +58,9 @@ class Step:
       operands: what it reads.
       results: what it makes.
       eqn: the equation itself.
-      place: where the equation stands.
-      index: its place among the steps of the program; -1 inside a loop or a branch.
+      stands: where the equation stands.
+      place: its place among the steps of the program; in a loop or a branch that of the loop, which
+        of its bodies, and the place there.
     """
 
     op: str
@@ -59,31 +68,36 @@ class Step:
     operands: tuple[Slot, ...]
     results: tuple[Slot, ...]
     eqn: Any
-    place: Place
-    index: int = -1
+    stands: Place
+    place: tuple[int, ...] = ()
+
+    @property
+    def of_gradient(self) -> bool:
+        """Whether JAX made it, or the call that it is in, as a part of a backward pass."""
+        return any(map(_compat.is_transposed, (*self.stands.calls, self.eqn)))
 
     # Nobody speaks of most steps: what messages say of one is made when they do.
 
     @property
     def line(self) -> SourceLine | None:
         """The user's line, or that of the call it is in."""
-        return _compat.source_line(self.eqn) or self.place.line
+        return _compat.source_line(self.eqn) or self.stands.line
 
     @property
     def shown(self) -> str:
         """What messages call it: `op`, or the library function whose call it is a part of."""
-        caller = self.place.caller
+        caller = self.stands.caller
         return self.op if caller is None or _compat.source_line(self.eqn) else caller
 
     @property
     def how(self) -> str:
         """How its results came about."""
-        return f"made by {self.shown}"
+        return _MOVES[self.op][0] if self.op in _MOVES else f"made by {self.shown}"
 
     @property
     def name(self) -> str:
         """What messages call its results."""
-        return f"the result of {self.shown}"
+        return _MOVES[self.op][1] if self.op in _MOVES else f"the result of {self.shown}"
 
 
 @dataclass
@@ -111,23 +125,29 @@ def flatten(trace: Trace) -> Program:
         program.consts.append(_define(var, scope, value))
     _open(trace.eqns, scope, Place(), program)
     program.outputs = tuple(_read(atom, scope) for atom in trace.outvars)
-    for index, step in enumerate(program.steps):
-        step.index = index
+    _number(program, ())
     return program
 
 
-def flatten_body(jaxpr: Any, step: Step) -> Program:
-    """Opens every call of a jaxpr that `step` runs: the body of a loop, or a branch."""
+def flatten_body(jaxpr: Any, step: Step, number: int = 0) -> Program:
+    """Opens every call of a jaxpr that `step` runs: the body of a loop, or branch `number`."""
     program = Program()
     body, scope = _compat.open_jaxpr(jaxpr), program.slots
     program.inputs = tuple(_define(var, scope) for var in body.invars)
     for var, value in zip(body.constvars, _compat.jaxpr_consts(jaxpr), strict=True):
         program.consts.append(_define(var, scope, value))
     # A body in the function itself is the user's own.
-    caller = None if step.place.caller is None else step.shown
-    _open(body.eqns, scope, Place(step.line, caller), program)
+    caller = None if step.stands.caller is None else step.shown
+    inside = Place(step.line, caller, (*step.stands.calls, step.eqn))
+    _open(body.eqns, scope, inside, program)
     program.outputs = tuple(_read(atom, scope) for atom in body.outvars)
+    _number(program, (*step.place, number))
     return program
+
+
+def _number(program: Program, prefix: tuple[int, ...]) -> None:
+    for index, step in enumerate(program.steps):
+        step.place = (*prefix, index)
 
 
 def _define(var: Any, scope: dict[Any, Slot], value: Any = None) -> Slot:
@@ -181,7 +201,8 @@ def _within(eqn: Any, op: str, place: Place) -> Place:
     """
     own = _compat.source_line(eqn)
     named = own is not None or place.caller is None
-    return Place(own or place.line, str(eqn.params.get("name", op)) if named else place.caller)
+    name = str(eqn.params.get("name", op)) if named else place.caller
+    return Place(own or place.line, name, (*place.calls, eqn))
 
 
 def _are_columns(eqn: Any, operands: Sequence[Slot]) -> bool:

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from jaxcc import _compat
+from jaxcc.layout._checked import Program
 from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._layouts import LayoutMap, Partial
-from jaxcc.layout._proof import Program, local_axes
+from jaxcc.layout._proof import local_axes
 from jaxcc.layout._trace import Trace
 
 _tree: Any = jax.tree
@@ -38,13 +39,15 @@ def narrowed_notes(program: Program, given: Sequence[Any]) -> tuple[str, ...]:
     return (f"{', '.join(narrowed)}: 32 bits to JAX, unless JAX_ENABLE_X64=1",)
 
 
-def pending_notes(outs: Sequence[LayoutMap], out_layouts: Any) -> tuple[str, ...]:
+def pending_notes(
+    names: Sequence[str], outs: Sequence[LayoutMap], out_layouts: Any
+) -> tuple[str, ...]:
     """What to know of results that are pending though nobody declared them so."""
     if out_layouts is not None:
         return ()
     pending = [
-        f"result {at}"
-        for at, out in enumerate(outs)
+        name
+        for name, out in zip(names, outs, strict=True)
         if any(isinstance(one, Partial) for one in out.values())
     ]
     if not pending:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxcc.layout._advice import reduction_repair, scale_fixes, scale_reason, times
+from jaxcc.layout._advice import after_the_sum, axes_text, constant_repairs, pending_repairs, times
 from jaxcc.layout._constants import number_text
-from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits, normal, whole_dim
+from jaxcc.layout._digits import PER_RANK, UNIFORM, Digit, Digits, count, normal, whole_dim
 from jaxcc.layout._errors import Finding
 from jaxcc.layout._flatten import Slot
 from jaxcc.layout._layouts import Layout, LayoutMap, Local, Partial, Replicated, Sliced
 from jaxcc.layout._relation import Relation, agrees, from_layout, layout_seen, same_scale
-from jaxcc.layout._repair import Repair, unit_factor
+from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._turns import require_straight
 from jaxcc.layout._values import Held, Origin, described, type_text
@@ -81,12 +81,18 @@ def _of_blocks(layout: LayoutMap, relation: Relation) -> LayoutMap:
 
 
 def _walks(relation: Relation) -> str:
-    def one(digits: Digits) -> str:
-        return " x ".join(_one_digit(digit) for digit in digits)
+    """Where the elements of each dimension, and of each rank, are in the whole result."""
+    parts = [
+        f"along dimension {dim} it has {_parts(digits)}"
+        for dim, digits in enumerate(relation.dims)
+        if digits != whole_dim(dim, count(digits))
+    ]
+    parts += [f"the rank over '{a}' has {_parts(d)}" for a, d in relation.ranks.items()]
+    return ", and ".join(parts)
 
-    dims = "; ".join(one(digits) or "one element" for digits in relation.dims)
-    ranks = "".join(f"; the rank over '{a}' selects {one(d)}" for a, d in relation.ranks.items())
-    return f"({dims}{ranks})"
+
+def _parts(digits: Digits) -> str:
+    return ", each of ".join(_one_digit(digit) for digit in digits) or "one element"
 
 
 def _one_digit(digit: Digit) -> str:
@@ -94,7 +100,9 @@ def _one_digit(digit: Digit) -> str:
         return f"{digit.size} copies"
     if digit.dim == PER_RANK:
         return f"{digit.size} ranks' own values"
-    return f"{digit.size} steps of {digit.stride} in dimension {digit.dim}"
+    if digit.stride == 1:
+        return f"{digit.size} neighbours of dimension {digit.dim}"
+    return f"{digit.size} elements of dimension {digit.dim}, {digit.stride} apart"
 
 
 class _Output:
@@ -154,15 +162,15 @@ class _Output:
                 )
             return None
         if op is not None:
+            repairs = pending_repairs(relation, axis, op, self.sizes, "before it is returned")
             return self.finding(
                 "LAYOUT_RESULT_PARTIAL",
                 f"{self.name} is returned while it is still Partial({op}) over '{axis}'",
                 because=(
                     f"each rank holds only its own term of the {op}; the layout says {declared!r}"
+                    f"{after_the_sum(relation, repairs)}"
                 ),
-                repairs=(
-                    reduction_repair(relation, axis, op, self.sizes, "before it is returned"),
-                ),
+                repairs=repairs,
             )
         return None
 
@@ -222,7 +230,9 @@ class _Output:
                 because=f"the ranks' blocks of dimension {own} lie along {where}",
                 fixes=(f"jax.lax.all_gather(..., axis={own}, tiled=True)",),
             )
-        because = f"its dimensions walk the whole result as {_walks(self.relation)}"
+        because = (
+            f"its elements are in another order than the whole result's: {_walks(self.relation)}"
+        )
         return self.finding("LAYOUT_RESULT", what, because=because)
 
     def scale(self, layout: LayoutMap) -> Finding | None:
@@ -243,20 +253,35 @@ class _Output:
             what = f"{self.name} is {at_n} on n ranks and {at_1} on one"
         else:
             what = f"{self.name} is {times(scale)} what a group of one returns"
+        because = "".join(
+            f"every rank along '{axis}' holds it, and as Partial(sum) it is added up"
+            for axis in counted[:1]
+        )
         return self.finding(
             "LAYOUT_SCALE",
             what,
             origin=self.held.scaled,
-            because=scale_reason(scale, self.sizes, self.held.scaled),
-            repairs=(Repair(self._scale_fixes(scale), factor=unit_factor(scale)),),
+            because=because,
+            repairs=self._scale_repairs(scale, counted),
         )
 
-    def _scale_fixes(self, scale: float) -> tuple[str, ...]:
+    def _scale_repairs(self, scale: float, counted: Sequence[str]) -> tuple[Repair, ...]:
+        const = self.relation.const
+        if const is not None and const[0] != const[1]:
+            return constant_repairs(const, scale, self.sizes, 0)
+        traced = Repair((), traced=True, last=True)
         for axis, op in self.relation.partial.items():
             if op == "sum" and same_scale(scale, self.sizes[axis]):
                 fix = f"divide it by jax.lax.axis_size('{axis}')"
-                return (fix, f"jax.lax.pmean(..., '{axis}') before it is returned")
-        return scale_fixes(scale, self.sizes, self.held.scaled)
+                return Repair((fix,), powers=((axis, -1),)), traced
+        if counted and same_scale(self.relation.scale, 1.0):
+            powers = tuple((axis, -1) for axis in counted)
+            fixes = (
+                f"divide it by jax.lax.axis_size({axes_text(counted)})",
+                f"declare {self.name} Replicated over {', '.join(counted)} in out_layouts",
+            )
+            return (Repair(fixes, powers=powers),)
+        return (traced,)
 
 
 def _source_text(layout: LayoutMap) -> str:

@@ -22,6 +22,15 @@ from jaxcc.layout._relation import (
 from jaxcc.layout._rules import Refused
 from jaxcc.layout._values import Given, Held, Origin, Whole, described
 
+_SLICED = (
+    "let the path not depend on the group's size: a slice of what is a whole block on n ranks does "
+    "nothing there, but cuts on one"
+)
+_PERMUTED = (
+    "take the ranks of the permutation from the group, not from a Python constant: "
+    "[(i, (i + 1) % n) for i in range(n)] with n = jax.lax.axis_size(axis)"
+)
+
 
 def _literal(shape: Sequence[int], pair: tuple[Any, Any]) -> Relation:
     """Numbers that the user wrote: two that are nearly the same are no rounding of one."""
@@ -59,6 +68,8 @@ class Pairs:
         origin = Given(None, "an array that the function captured", "a captured array")
         relation = None if other is None else captured(slot.value, other.value)
         if other is not None and relation is not None:
+            if relation.const is not None:
+                origin = origin._replace(name=f"the constant {number_text(relation.const[0])}")
             self.pair(slot, other, Held(0, relation, origin, origin))
             return
         finding = Finding(
@@ -123,10 +134,7 @@ class Pairs:
                 "LAYOUT_STRUCTURE",
                 f"{held.origin.name} is not the value that a group of one has in this place",
                 because=f"{has}the program takes another path on one rank than on n",
-                fixes=(
-                    "let the path not depend on the group's size: a slice of what is a whole block "
-                    "on n ranks does nothing there, but cuts on one",
-                ),
+                fixes=(_PERMUTED if made and made.how.endswith("ppermute") else _SLICED,),
             )
         if not whole.moved:
             return held.relation

@@ -345,4 +345,5 @@ def _describe_digits(relation: Relation, axis: str) -> str:
             parts = [f"[{d.size}]" if d in ranked else str(d.size) for d in merged]
             lead = [str(d.size) for d in digits if d.dim != ranked[0].dim]
             return f"Sliced({position}, as {' x '.join(lead + parts)})@{axis}"
-    return f"sliced by digits {[tuple(d) for d in ranked]}@{axis}"
+    dims = " and ".join(dict.fromkeys(str(digit.dim) for digit in ranked))
+    return f"sliced along parts of dimension {dims} of the whole@{axis}"

@@ -28,13 +28,16 @@ from jaxcc.layout._rules import Equation, Refused
 from jaxcc.layout._tie import FIRST, through
 
 RANK_WHY = "each rank has another number there, and a group of one has only that of rank 0"
-RANK_FIXES = (
+_OWN_PART = (
     "what each rank adds for its own part: jax.numpy.where(mine, x, 0), then psum, where the "
-    "ranks' parts make up the whole",
-    "positions of a rank's block: jax.lax.axis_index(axis) * block + jax.numpy.arange(block), or "
-    "pass them as a Sliced argument",
-    "for what one rank alone adds to a sum: add it after the sum",
+    "ranks' parts make up the whole"
 )
+_POSITIONS = (
+    "positions of a rank's block: jax.lax.axis_index(axis) * block + jax.numpy.arange(block), or "
+    "pass them as a Sliced argument"
+)
+_ONE_RANK = "for what one rank alone adds to a sum: add it after the sum"
+RANK_FIXES = (_OWN_PART, _POSITIONS, _ONE_RANK)
 
 
 def settle(x: Relation, sizes: Mapping[str, int]) -> Relation | None:
@@ -66,8 +69,26 @@ def settled_value(x: Relation, name: str, sizes: Mapping[str, int]) -> Relation:
     plain = settle(x, sizes)
     if plain is None:
         what = _what(name, x, sizes)
-        raise Refused("LAYOUT_RANK_INDEX", what, because=RANK_WHY, fixes=RANK_FIXES)
+        raise Refused("LAYOUT_RANK_INDEX", what, because=RANK_WHY, fixes=_fixes(x, sizes))
     return plain
+
+
+def _fixes(x: Relation, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """What to do about it, where the value tells what it is, and else what there is."""
+    if x.const is not None:
+        return RANK_FIXES
+    if FIRST not in x.ranks:
+        return _OWN_PART, _ONE_RANK
+    digit, *others = x.ranks[FIRST]
+    block = digit.stride
+    axes = [axis for axis, n in sizes.items() if n == digit.size]
+    if others or len(axes) != 1 or block not in x.shape:
+        return (_POSITIONS,)
+    return (
+        f"positions of the rank's block: jax.lax.axis_index('{axes[0]}') * {block} + "
+        f"jax.numpy.arange({block}), with the size of the block for {block}; or pass them as an "
+        "argument that is Sliced as the block is",
+    )
 
 
 def placed(x: Relation, sizes: Mapping[str, int], shift: Any = 0) -> Relation | None:

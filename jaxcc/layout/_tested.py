@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxcc import _compat
+from jaxcc.layout._checked import Program, traced
 from jaxcc.layout._dtypes import is_key
 from jaxcc.layout._emulate import on_ranks
 from jaxcc.layout._errors import LayoutError
@@ -17,7 +18,7 @@ from jaxcc.layout._groups import group_text
 from jaxcc.layout._layouts import LayoutMap, Sliced
 from jaxcc.layout._notes import program_notes
 from jaxcc.layout._parts import difference, global_array
-from jaxcc.layout._proof import Program, local_axes, traced
+from jaxcc.layout._proof import local_axes
 from jaxcc.layout._report import LayoutReport, ReportSource, type_texts
 from jaxcc.layout._trace import Trace
 
@@ -67,7 +68,7 @@ def tested(program: Program, out_layouts: Any) -> LayoutReport:
         for parts, size in zip(found, groups, strict=True):
             whole = [one if at in compared else None for at, one in enumerate(expected)]
             _compare(parts, whole, outs, size, len(program.sizes))
-    names = tuple(f"result {at}" for at in range(len(outs)))
+    names = program.results(alone)
     return LayoutReport(
         sizes=tuple(groups),
         in_layouts=program.layouts,

@@ -92,6 +92,19 @@ def argument_names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     return names
 
 
+def result_names(tree: Any) -> list[str]:
+    """A name for each leaf of a result: `result 0`, or `result 0['w']` in a pytree."""
+    count = tree.num_leaves
+    leaves, _ = _jax.tree_util.tree_flatten_with_path(_jax.tree.unflatten(tree, range(count)))
+    names: list[str] = []
+    for path, _ in leaves:
+        first, rest = (path[0], path[1:]) if path else (None, ())
+        number = getattr(first, "idx", None) if path else 0
+        root = "result" if number is None else f"result {number}"
+        names.append(root + _jax.tree_util.keystr(path if number is None else rest))
+    return names
+
+
 def per_rank_shape(
     shape: Sequence[int], layout: LayoutMap, sizes: Mapping[str, int], name: str
 ) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from jaxcc._compat import SourceLine
+from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import Digits
 from jaxcc.layout._dtypes import type_name
 from jaxcc.layout._errors import Finding
@@ -86,11 +87,15 @@ class Whole(NamedTuple):
 def made_by(step: Step, source: Held | None, relation: Relation, *, moved: bool = False) -> Held:
     """What `step` made of `source`, with the lines where layout and scale last changed.
 
-    A value that was only `moved` keeps its name and its number.
+    A value that was only `moved`, or has only another type, keeps its name and its number.
     """
     const = relation.const[0] if relation.const is not None else None
+    made: Origin = step
+    if relation.const is not None and relation.const[0] == relation.const[1]:
+        made = Given(step.line, step.how, f"the constant {number_text(const)}")
     if source is None or source.relation is None:
-        return Held(0, relation, step, step, const)
+        return Held(0, relation, made, made, const)
+    moved = moved or step.op == "convert_element_type"
     old = source.relation
     scaled = placed = False
     if old is not relation:
@@ -112,11 +117,22 @@ def made_by(step: Step, source: Held | None, relation: Relation, *, moved: bool 
 
 
 def continued(relations: Sequence[Relation], made: Relation) -> int:
-    """The operand whose layout the result has, so that it keeps that operand's history."""
-    for index, old in enumerate(relations):
-        if old.partial == made.partial and old.ranks == made.ranks:
-            return index
-    return 0 if relations else -1
+    """The operand whose layout the result has, so that it keeps that operand's history; rather
+    an array than a number, and one of the result's factor."""
+    alike = [
+        index
+        for index, old in enumerate(relations)
+        if old.partial == made.partial and old.ranks == made.ranks
+    ]
+    if len(alike) < 2:
+        return alike[0] if alike else 0 if relations else -1
+    return max(
+        alike, key=lambda index: (relations[index].const is None, _same(relations[index], made))
+    )
+
+
+def _same(a: Relation, b: Relation) -> tuple[bool, bool]:
+    return same_scale(a.scale, b.scale), a.dims == b.dims
 
 
 def type_text(slot: Slot) -> str:

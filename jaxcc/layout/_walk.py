@@ -9,7 +9,7 @@ program but never accept one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxcc.layout._collector import collector_at_rest
 from jaxcc.layout._control import CONTROL
 from jaxcc.layout._dtypes import bytes_of
 from jaxcc.layout._errors import Finding
-from jaxcc.layout._flatten import Program, Slot, flatten
+from jaxcc.layout._flatten import Program, Slot, Step, flatten
 from jaxcc.layout._layouts import LayoutMap
 from jaxcc.layout._outputs import check_output
 from jaxcc.layout._pairs import Pairs
@@ -46,6 +46,7 @@ class WalkResult:
       out_layouts: for each output, its layout, or None if no layout says it.
       source: the program at n with what is known of each value, for a report.
       assumptions: what `unsafe_assume` claims in it.
+      out_slots: its outputs.
     """
 
     findings: tuple[Finding, ...]
@@ -53,7 +54,13 @@ class WalkResult:
     out_layouts: tuple[LayoutMap | None, ...]
     source: ReportSource
     assumptions: tuple[str, ...]
+    out_slots: tuple[Slot, ...]
     _slots: Mapping[Any, Slot]
+    _bodies: Sequence[Program]
+
+    def steps(self) -> list[Step]:
+        """Every step, those in loops and branches too."""
+        return [*self.source.steps, *(step for body in self._bodies for step in body.steps)]
 
     def layout_of(self, var: Any) -> LayoutMap | str:
         """The layout of a variable of the trace at n, or a short text where no layout says it."""
@@ -66,9 +73,9 @@ def walk(
     trace_1: Trace,
     in_layouts: Sequence[LayoutMap],
     in_names: Sequence[str],
-    out_layouts: Sequence[LayoutMap] | None,
+    out_layouts: Sequence[LayoutMap | None] | None,
     out_names: Sequence[str] = (),
-    repairs: Sequence[Repair] = (),
+    repairs: Callable[[Sequence[Step]], Sequence[Repair]] | None = None,
 ) -> WalkResult:
     """Relates the values of `trace_n` to those of `trace_1`, where every axis has size 1.
 
@@ -77,13 +84,14 @@ def walk(
       trace_1: the program on a group of one.
       in_layouts: for each input.
       in_names: what messages call each input.
-      out_layouts: for each output; None infers them.
+      out_layouts: for each output; None infers it.
       out_names: what messages call each output.
-      repairs: changes to the program at n to be tried.
+      repairs: of the program at n the changes to be tried.
     """
     pairs = Pairs()
     n, one = flatten(trace_n), flatten(trace_1)
-    applier = Applier(pairs, trace_n.sizes, CONTROL, repairs)
+    changes = repairs(n.steps) if repairs is not None else ()
+    applier = Applier(pairs, trace_n.sizes, CONTROL, changes)
     for slot, whole, layout, name in zip(n.inputs, one.inputs, in_layouts, in_names, strict=True):
         relation = from_layout(layout, whole.shape, trace_n.sizes)
         origin = Given(None, f"argument {name!r}", f"{name!r}")
@@ -99,7 +107,7 @@ def _finish(
     n: Program,
     one: Program,
     applier: Applier,
-    out_layouts: Sequence[LayoutMap] | None,
+    out_layouts: Sequence[LayoutMap | None] | None,
     out_names: Sequence[str],
 ) -> WalkResult:
     """Holds the outputs against their layouts."""
@@ -117,7 +125,9 @@ def _finish(
         tuple(layouts),
         ReportSource(n.steps, applier.pairs.held, applier.sizes),
         tuple(applier.assumptions),
+        n.outputs,
         n.slots,
+        applier.bodies,
     )
 
 
@@ -147,5 +157,7 @@ def _output(
 
 def _placed(finding: Finding, index: int, slot: Slot) -> Finding:
     """The finding with its repairs at a result."""
-    repairs = [replace(one, at=index, result=True, bytes=bytes_of(slot)) for one in finding.repairs]
+    repairs = [
+        replace(one, at=(index,), result=True, bytes=bytes_of(slot)) for one in finding.repairs
+    ]
     return replace(finding, repairs=tuple(repairs))

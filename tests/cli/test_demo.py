@@ -76,7 +76,8 @@ def test_the_wrong_line_is_shown_and_the_schedule_is_printed(found: dict[str, An
 
 
 def test_progress_goes_to_stderr(fused: subprocess.CompletedProcess[str]) -> None:
-    assert "training" in fused.stderr and "step 1 of 6" in fused.stderr
+    # How far it is is told every 5 s, which a fast machine does not need.
+    assert "training" in fused.stderr and "done in" in fused.stderr
     assert "warning" not in fused.stderr and "Traceback" not in fused.stderr
 
 

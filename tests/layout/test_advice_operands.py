@@ -159,5 +159,5 @@ def branches(count):
 def test_branches_that_each_rank_chooses_between(count: int) -> None:
     lines = refusal(branches(count), identity, "rows", "own")
     assert lines[0].startswith("[LAYOUT_COUNTED] the constant 1 is counted 4 times")
-    assert "  fix: add the constant 1 / jax.lax.axis_size('tp')" in lines
+    assert "  fix (not tried): add the constant 1 / jax.lax.axis_size('tp')" in lines
     assert not any("operand 0" in line for line in lines), "a branch's result is no operand of cond"

@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jaxcc.layout._advice import compared, constant_fixes, reduction_repair, scale_fixes
+from jaxcc.layout._advice import (
+    OTHER_CONSTANT,
+    after_the_sum,
+    compared,
+    constant_repairs,
+    pending_repairs,
+    reduction_repair,
+)
 from jaxcc.layout._constants import number_text
 from jaxcc.layout._digits import CutError, Digits
 from jaxcc.layout._dtypes import kind_of
 from jaxcc.layout._layouts import ReduceOp
 from jaxcc.layout._relation import ANY_SCALE, Relation, joined, same_scale
-from jaxcc.layout._repair import Repair, unit_factor
+from jaxcc.layout._repair import Repair
 from jaxcc.layout._rules import Equation, Refused
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to")
@@ -46,12 +53,36 @@ def together(eqn: Equation, operands: Sequence[Relation]) -> Relation:
 
 
 def _mismatch(eqn: Equation, operands: Sequence[Relation]) -> Refused:
-    shown = " and ".join(dict.fromkeys(eqn.layout(i) for i in range(len(operands))))
+    shown = [
+        f"{eqn.layout(i)}{' in another order' if _reordered(x) else ''}"
+        for i, x in enumerate(operands)
+    ]
+    if any(map(_reordered, operands)):
+        fixes = (
+            "gather and reshape so that blocks lie along the dimension that they are blocks of: "
+            "jax.lax.all_gather(..., axis=that dimension, tiled=True)",
+        )
+    elif len(set(shown)) == 1:
+        fixes = (
+            "all_gather one of them first",
+            'for a ring: jaxcc.comm.ring, or check(..., structure="rank-dependent")',
+        )
+    else:
+        fixes = ("give the operands one layout, or gather the sliced one (all_gather) first",)
     return Refused(
         "LAYOUT_MISMATCH",
-        f"the operands of {eqn.op} are different parts of the whole: {shown}",
+        f"the operands of {eqn.op} are different parts of the whole: "
+        f"{' and '.join(dict.fromkeys(shown))}",
         because="element i of one operand does not belong to element i of the other on every rank",
-        fixes=("give the operands one layout, or gather the sliced one (all_gather) first",),
+        fixes=fixes,
+    )
+
+
+def _reordered(x: Relation) -> bool:
+    """Whether a dimension walks a part of another one, or several parts of its own."""
+    return any(
+        len(digits) > 1 or any(digit.named and digit.dim != dim for digit in digits)
+        for dim, digits in enumerate(x.dims)
     )
 
 
@@ -131,25 +162,24 @@ def _unlike(
     repairs: list[Repair] = []
     extra: list[str] = []
     for index, other in (pair, pair[::-1]):
+        number = eqn.number(index)
         const = _changing(eqn, index)
-        held = eqn.held(index)
-        factor = scales[other] * unit_factor(scales[index])
         if const is not None:
-            fixes = constant_fixes(const, scales[index] / scales[other], eqn.sizes)
-            repairs.append(Repair(fixes, eqn.number(index), factor=factor))
+            found = constant_repairs(const, scales[index] / scales[other], eqn.sizes, number)
+            repairs += found
+            extra += () if found else (OTHER_CONSTANT,)
             if kind_of(eqn.per_rank.dtypes[index]) in ("i", "u") and eqn.op in (*COMPARES, "rem"):
                 extra.append(_VOCABULARY)
         elif same_scale(scales[other], 1.0) and counts[other] == 1:
-            fixes = scale_fixes(scales[index], eqn.sizes, held.scaled if held else None)
-            repairs.append(Repair(fixes, eqn.number(index), factor=factor))
-    fixes = (*(fix for repair in repairs for fix in repair.fixes), *extra)
+            repairs.append(Repair((), number, traced=True, name=eqn.name(index)))
+    if not repairs and not extra:
+        extra = ["bring both to what a group of one has before they meet (psum, pmean, axis_size)"]
     return Refused(
         "LAYOUT_SCALE",
         f"{eqn.op} takes {_sized(eqn, scales, pair[0], counts)}, "
         f"and {_sized(eqn, scales, pair[1], counts)}",
         because="the ratio of the operands changes with the number of ranks",
-        fixes=fixes
-        or ("bring both to what a group of one has before they meet (psum, pmean, axis_size)",),
+        fixes=(*(fix for repair in repairs for fix in repair.fixes), *extra),
         repairs=tuple(repairs),
     )
 
@@ -189,20 +219,25 @@ def require_unit(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
     for index, operand in enumerate(operands):
         scale = measured(eqn, index, operand)
         if not math.isinf(scale) and not same_scale(scale, 1.0, _exact_type(eqn)):
+            repairs, fixes = _unit_repairs(eqn, index, scale)
             raise Refused(
                 "LAYOUT_SCALE",
                 f"{eqn.name(index)} {compared(scale)}, and {eqn.op} needs it equal",
                 because=why,
-                fixes=(fixes := _unit_fixes(eqn, index, scale)),
-                repairs=(Repair(fixes, eqn.number(index), factor=unit_factor(scale)),),
+                fixes=fixes,
+                repairs=repairs,
             )
 
 
-def _unit_fixes(eqn: Equation, index: int, scale: float) -> tuple[str, ...]:
-    const, held = _changing(eqn, index), eqn.held(index)
-    if const is not None:
-        return constant_fixes(const, scale, eqn.sizes)
-    return scale_fixes(scale, eqn.sizes, held.scaled if held is not None else None)
+def _unit_repairs(
+    eqn: Equation, index: int, scale: float
+) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
+    """What makes an operand equal to that of a group of one: what can be tried, and all of it."""
+    const, number = _changing(eqn, index), eqn.number(index)
+    if const is None:
+        return (Repair((), number, traced=True, name=eqn.name(index)),), ()
+    repairs = constant_repairs(const, scale, eqn.sizes, number)
+    return repairs, tuple(fix for one in repairs for fix in one.fixes) or (OTHER_CONSTANT,)
 
 
 def require_whole(eqn: Equation, operands: Sequence[Relation], why: str) -> None:
@@ -226,13 +261,14 @@ def partial_refused(
     held = eqn.held(index)
     relation = held.relation if held is not None else None
     known = relation if relation is not None else Relation((), partial={axis: op})
-    repair = reduction_repair(known, axis, op, eqn.sizes, f"before {eqn.op}", eqn.number(index))
+    number, name = eqn.number(index), eqn.name(index)
+    repairs = pending_repairs(known, axis, op, eqn.sizes, f"before {eqn.op}", number, name)
     return Refused(
         "LAYOUT_PARTIAL_NONLINEAR",
         f"{eqn.op} needs the whole value, but {eqn.name(index)} is Partial({op}) over '{axis}'",
-        because=why,
-        fixes=(*repair.fixes, *also, *(_OF_MAXIMA if op == "max" else ())),
-        repairs=(repair,),
+        because=why + after_the_sum(known, repairs),
+        fixes=(*repairs[0].fixes, *also, *(_OF_MAXIMA if op == "max" else ())),
+        repairs=repairs,
     )
 
 
@@ -304,7 +340,7 @@ def _refuse_counted(
                     because=f"the sum over the {n} ranks adds {name} once for each rank",
                     fixes=fixes,
                     repairs=(
-                        Repair(fixes, eqn.number(index), factor=1 / n),
+                        Repair(fixes, eqn.number(index), powers=((axis, -1),)),
                         _reduced_before(eqn, operands, axis, name),
                     ),
                 ) from None

@@ -19,7 +19,7 @@ from fuzzing.types import Type, divides, to_dtype
 from jax.sharding import AbstractMesh
 
 from jaxcc.layout import LayoutError, LayoutMap, Local, Partial, Replicated, Sliced, check
-from jaxcc.layout import _proof as proving
+from jaxcc.layout import _checked as checked
 from jaxcc.layout import _walk as walking
 from jaxcc.layout._digits import whole_dim
 from jaxcc.layout._flatten import Program, Slot
@@ -72,23 +72,25 @@ def _recorded(traces: dict[Any, Any]) -> Iterator[list[Walked]]:
     """Keeps what the walks of `check` come to know, and the traces, which are made once."""
     found: list[Walked] = []
     finish: Any = walking._finish
-    trace: Any = proving.trace
+    trace: Any = checked.trace
 
     def finish_too(n: Program, one: Program, applier: Any, *rest: Any) -> Any:
-        found.append(Walked(dict(applier.sizes), n, one, applier.pairs))
+        # With a repair the program is another one, whose values nobody computes.
+        if not applier.repairs._repairs:
+            found.append(Walked(dict(applier.sizes), n, one, applier.pairs))
         return finish(n, one, applier, *rest)
 
     def trace_once(f: Any, avals: Any, layouts: Any, sizes: Any, **flags: Any) -> Any:
-        key = (len(avals), *sizes.items())
+        key = (len(avals), *sizes.items(), *flags.items())
         if key not in traces:
             traces[key] = trace(f, avals, layouts, sizes, **flags)
         return traces[key]
 
-    walking._finish, proving.trace = finish_too, trace_once
+    walking._finish, checked.trace = finish_too, trace_once
     try:
         yield found
     finally:
-        walking._finish, proving.trace = finish, trace
+        walking._finish, checked.trace = finish, trace
 
 
 def judge(
