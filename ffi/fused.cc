@@ -254,7 +254,7 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
   seat.residents.seen(spans);
   Participant rank(*seat.group, seat.rank,
-                   {call->signature, run.run_id, buffers.data(), call->stream});
+                   {call->signature, run.run_id, buffers.data(), call->stream, call});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
     return ffi::Error::Success();
   }

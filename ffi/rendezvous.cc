@@ -104,8 +104,9 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
   for (int rank = 0; rank < ranks(); ++rank) {
     const Call& call = entries_[rank].call;
     const Call& first = entries_[0].call;
-    const bool same = call.run == first.run && (call.signature == first.signature ||
-                                                call.signature->text == first.signature->text);
+    const bool same =
+        call.run == first.run && call.site == first.site &&
+        (call.signature == first.signature || call.signature->text == first.signature->text);
     if (!same) {
       fail(epoch, everyone_, {Failure::kMismatch, mismatch()});
       return false;
@@ -181,6 +182,10 @@ std::string Group::mismatch() const {
       return head + "rank 0 to " + first.signature->op + " of execution " +
              std::to_string(first.run) + "; " + peer + " of execution " + std::to_string(call.run);
     }
+    if (call.site != first.site) {
+      return head + "rank 0 to one call of " + first.signature->text + "; " + peer +
+             " to another call of it";
+    }
   }
   return "";
 }
@@ -222,8 +227,8 @@ bool Participant::enter() {
   if (entry.busy.exchange(true, std::memory_order_acquire)) {
     status_ = {Failure::kMismatch, "[BACKEND_BUSY] " + op + ": rank " + std::to_string(rank_) +
                                        " of " + group_.name() +
-                                       " is in another collective of this group; pass the order "
-                                       "buffer from one to the next"};
+                                       " is in another collective of this group; let one need "
+                                       "what the other gives, or call both in one function"};
     return false;
   }
   const uint64_t bit = uint64_t{1} << rank_;

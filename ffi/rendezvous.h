@@ -33,6 +33,7 @@ struct Call {
                 // the group
   void* const* buffers;
   bool stream;
+  const void* site = nullptr;  // which call of the program it is: two may have one signature
 };
 
 class Group {

@@ -44,12 +44,13 @@ class Execution:
         self._whole: dict[Value, Any] = {}
         self._like = sizes
         self._axis = axis
-        self._order = runtime.new_order()
+        self._order = runtime.ORDERS.take()
 
     def run(self, plan: Plan, calls: Calls) -> None:
         """Everything; `calls` gives the kernel for the works of a phase, in classes of those that
         are alike; None where there is none.
         """
+        before = self._order
         for number, phase in enumerate(plan.phases):
             self._share(plan, number)
             self._kernels(phase.kernels, calls)
@@ -60,6 +61,8 @@ class Execution:
         for v, work in plan.whole.items():
             (flat,) = self._on_whole(work)
             self._whole[v] = flat.reshape(self._like[work.leaf].shape)
+        if self._order is not before:
+            runtime.ORDERS.put(self._order)
 
     def result(self, v: Value, leaf: int) -> Any:
         """A value that all ranks get all of, in the shape of parameter `leaf`."""

@@ -11,3 +11,4 @@ from jaxcc.runtime._groups import groups_of as groups_of
 from jaxcc.runtime._native import has_kernel as has_kernel
 from jaxcc.runtime._native import is_built as is_built
 from jaxcc.runtime._native import load_kernel as load_kernel
+from jaxcc.runtime._order import ORDERS as ORDERS

@@ -139,22 +139,31 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
     """
 
     @jax.custom_vjp
-    def scheduled(*leaves: Any) -> list[Any]:
-        order = [runtime.new_order()] if calls else []
+    def scheduled(order: Any, *leaves: Any) -> tuple[Any, list[Any]]:
+        now = [order]
 
         def fused(op: Op, given: list[Any]) -> list[Any]:
-            order[0], results = calls[op.name](given, order[0])
+            now[0], results = calls[op.name](given, now[0])
             return results
 
         runner = fused if calls else None
-        return run(program, leaves, fused=runner, check_vma=source.check_vma)
+        made = run(program, leaves, fused=runner, check_vma=source.check_vma)
+        return now[0], made
 
-    def forward(*leaves: Any) -> tuple[list[Any], Any]:
-        return scheduled(*leaves), leaves
+    def forward(order: Any, *leaves: Any) -> tuple[tuple[Any, list[Any]], Any]:
+        return scheduled(order, *leaves), leaves
 
-    def backward(leaves: Any, cotangents: list[Any]) -> Any:
+    def backward(leaves: Any, cotangents: tuple[Any, list[Any]]) -> Any:
         _, pullback = jax.vjp(lambda *x: original(x), *leaves)
-        return pullback(cotangents)
+        return None, *pullback(cotangents[1])
+
+    def ordered(*leaves: Any) -> list[Any]:
+        """After the calls before it, and before those that follow."""
+        if not calls:
+            return scheduled(None, *leaves)[1]
+        order, results = scheduled(runtime.ORDERS.take(), *leaves)
+        runtime.ORDERS.put(order)
+        return results
 
     returned = tuple(source.out_layouts[leaf] for leaf in program.results)
     same = (program.in_layouts, program.out_layouts) == (source.in_layouts, returned)
@@ -167,7 +176,7 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
         return [every[leaf] for leaf in program.results]
 
     scheduled.defvjp(forward, backward)
-    return scheduled
+    return ordered
 
 
 def require_backend(name: str) -> None:

@@ -7,9 +7,8 @@ from jax import lax
 
 from jaxcc.comm._backends._reduction import Order, all_reduce_like_lax
 from jaxcc.comm._call import Call
-from jaxcc.comm._order import TraceOrders
 from jaxcc.layout import BackendError
-from jaxcc.runtime import Groups, Tensor, fused_call, groups_of, has_kernel
+from jaxcc.runtime import ORDERS, Groups, Tensor, fused_call, groups_of, has_kernel
 
 _NAMES = {
     "float32": "f32",
@@ -20,7 +19,6 @@ _NAMES = {
     "bfloat16": "bf16",
     "float16": "f16",
 }
-_ORDERS = TraceOrders()
 
 
 class _Host:
@@ -41,7 +39,7 @@ class _Host:
         )
 
     def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
-        return all_reduce_like_lax(_reduce, x, call, _ORDERS)
+        return all_reduce_like_lax(_reduce, x, call, ORDERS)
 
 
 def _reduce(order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
