@@ -145,7 +145,8 @@ JAXCC_FN T clamp(T low, T x, T high) {
 // -1, 0 (of the sign of x) or 1; NaN for NaN.
 template <class T>
 JAXCC_FN T sign(T x) {
-  return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
+  // Times 0: a denormal, which compares as 0, comes out as 0 where the processor flushes them.
+  return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(x * T(0));
 }
 
 // x / 0 is all ones and the lowest value / -1 itself. Division by 1 stands in where C++ has no

@@ -85,8 +85,8 @@ def total(kind: str, block: Any, size: int, axis: str) -> jax.Array:
 _REDUCE: Any = {
     "sum": lambda x: jnp.sum(x, dtype=x.dtype),
     "prod": lambda x: jnp.prod(x, dtype=x.dtype),
-    "max": lambda x: jnp.max(x, initial=_neutral("max", x.dtype)),
-    "min": lambda x: jnp.min(x, initial=_neutral("min", x.dtype)),
+    "max": lambda x: jnp.max(x) if x.size else jnp.asarray(_neutral("max", x.dtype), x.dtype),
+    "min": lambda x: jnp.min(x) if x.size else jnp.asarray(_neutral("min", x.dtype), x.dtype),
     "and": jnp.all,
     "or": jnp.any,
 }

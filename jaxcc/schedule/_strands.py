@@ -147,7 +147,7 @@ def block_at(op: Op, types: Types) -> tuple[int, ...]:
 
 def axes_of(body: Sequence[Op]) -> tuple[str, ...]:
     """The axes that a group's collectives run over, which are the same for all."""
-    return next((op.params["axes"] for op in body if op.kind in COLLECTIVES), ())
+    return next((op.params.get("axes", ()) for op in body if op.kind in COLLECTIVES), ())
 
 
 def route_of(send: Op) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:

@@ -151,6 +151,21 @@ def test_what_needs_more_than_slices_is_refused(text: str, f: Any) -> None:
         assert "test_fuse.py" in message
 
 
+@pytest.mark.parametrize("reduce", [jnp.max, jnp.min])
+def test_the_largest_or_smallest_element_of_a_parameter(reduce: Any) -> None:
+    def scaled(g: Any) -> Any:
+        return jax.tree.map(lambda v: v / reduce(jnp.abs(v) + 1) - reduce(v), g)
+
+    tx, rng = optax.chain(elementwise(scaled), optax.sgd(0.1)), np.random.default_rng()
+    made, start = fused(tx, 2), randoms(rng, SHAPES)
+    grads = randoms(rng, SHAPES, (2,))
+    new, _ = on_ranks(made, mesh_of(2, "dp"), start)(grads, made.init(start), start)
+    updates, _ = tx.update(mean(grads, jnp.float32), tx.init(start), start)
+    wanted: Any = optax.apply_updates(start, updates)
+    for k in SHAPES:
+        close(new[k], wanted[k])
+
+
 def test_optax_own_lines_are_named() -> None:
     assert "unitwise_norm" in refusal(optax.adaptive_grad_clip(0.1), {"a": (4, 4)})
     message = refusal(optax.adafactor(1e-2), {"a": (256, 256)})

@@ -265,3 +265,17 @@ def test_values_of_two_shapes_that_depend_on_each_other_are_refused() -> None:
     s = typed.schedule(jax.ShapeDtypeStruct((3,), jnp.float32))
     with refused(r"TWO_GROUPS.*'twice' f32\[3\] and 'wide' f32\[2,3\].*leave 'wide' out"):
         s.fuse("x", "twice", ..., "wide", name="f")
+
+
+@pytest.mark.parametrize("names", [("part", ..., "out"), ("part",)])
+def test_a_scatter_over_two_axes_is_refused(names: Any) -> None:
+    def f(x: Any) -> Any:
+        part = jaxcc.name(lax.psum_scatter(x, ("dp", "tp"), tiled=True), "part")
+        return jaxcc.name(part * 2, "out")
+
+    mesh = jax.sharding.AbstractMesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    typed = jaxcc.typed(mesh=mesh, in_layouts=on(dp=Local, tp=Local))(f)
+    schedule = typed.schedule(jax.ShapeDtypeStruct((8,), jnp.float32))
+    with pytest.raises(ScheduleError) as caught:
+        schedule.fuse(*names, name="fused")
+    assert caught.value.code == "SCHEDULE_WRONG_OPERATION" and "one axis" in str(caught.value)
