@@ -69,7 +69,15 @@ JAXCC_FN uint16_t to_bf16(float x) {
   return (uint16_t)(x != x ? (bits >> 16) | 0x40u : even);
 }
 
+// `rounded`, which x came to in a narrower type; 0 of its sign where that would be subnormal there:
+// where the bits of x are below those of the least number that rounds to a normal one.
+JAXCC_FN float flushed(float x, float rounded, uint32_t least) {
+  const uint32_t bits = bits_of(x);
+  return (bits & 0x7fffffffu) < least ? float_of(bits & 0x80000000u) : rounded;
+}
+
 JAXCC_FN float round_bf16(float x) { return from_bf16(to_bf16(x)); }
+JAXCC_FN float reduced_bf16(float x) { return flushed(x, round_bf16(x), 0x007f8000u); }
 
 // IEEE binary16. Adding and subtracting a power of two lets the adder align (and round) what is
 // subnormal in f16, also where the processor flushes subnormal floats to zero, as it does while XLA
@@ -95,6 +103,7 @@ JAXCC_FN uint16_t to_f16(float x) {
 }
 
 JAXCC_FN float round_f16(float x) { return from_f16(to_f16(x)); }
+JAXCC_FN float reduced_f16(float x) { return flushed(x, round_f16(x), 0x387ff000u); }
 
 template <class T>
 JAXCC_FN T select(bool condition, T yes, T no) {

@@ -168,7 +168,7 @@ def _round(call: Call) -> str | None:
 @rule("reduce_precision")
 def _reduce_precision(call: Call) -> str | None:
     bits = call.params["exponent_bits"], call.params["mantissa_bits"]
-    rounding = {(8, 7): "jaxcc::round_bf16({})", (5, 10): "jaxcc::round_f16({})", (8, 23): "{}"}
+    rounding = {(8, 7): "jaxcc::reduced_bf16({})", (5, 10): "jaxcc::reduced_f16({})", (8, 23): "{}"}
     return (
         rounding[bits].format(*call.args)
         if bits in rounding and call.out.compute == "float"

@@ -224,6 +224,27 @@ def test_zeros_have_xlas_order(build: Any, dtype: str) -> None:
         np.testing.assert_array_equal(got.view(np.uint8), np.asarray(as_xla).view(np.uint8))
 
 
+@pytest.mark.parametrize(("exponent", "mantissa", "least"), [(5, 10, 2.0**-14), (8, 7, 2.0**-126)])
+def test_reduced_precision_has_no_subnormal_numbers(
+    build: Any, exponent: int, mantissa: int, least: float
+) -> None:
+    rng = np.random.default_rng()
+    near = least * (1 + rng.uniform(-(2.0**-8), 2.0**-8, 4000)) * rng.choice([-1, 1], 4000)
+    edges = least * (1 - np.ldexp(1.0, -np.arange(5, 15)))
+    wide = rng.standard_normal(4000) * 10.0 ** rng.integers(-9, 5, 4000)
+    x = np.concatenate([near, edges, -edges, wide, [0.0, -0.0, np.inf, np.nan]]).astype(np.float32)
+    # Subnormal operands are 0 to the processor while XLA runs.
+    x = x[(np.abs(x) >= np.finfo(np.float32).tiny) | (x == 0) | np.isnan(x)]
+
+    def reduced(x: Any) -> list[Any]:
+        return [lax.reduce_precision(x, exponent, mantissa)]
+
+    avals = [jax.ShapeDtypeStruct((8,), x.dtype)]
+    run = build(reduced, avals, [Role.WHOLE], [OutRole.GATHER], shape=None, ranks=1)
+    (found,), (wanted,) = run([x], x.shape), jax.jit(reduced)(x)
+    np.testing.assert_array_equal(found, np.asarray(wanted))
+
+
 def test_all_that_may_run_on_slices_may_run_in_kernels() -> None:
     several_results = {"threefry2x32"}
     assert set(RULES) - several_results == POINTWISE - IDENTITIES
