@@ -95,7 +95,8 @@ IDENTITIES = frozenset(
 CALLS = frozenset({"jit", "eval_jaxpr", "remat", "custom_jvp_call", "custom_vjp_call"})
 """Each of these runs its one inner jaxpr on its operands and returns what that returns."""
 
-_CALLING = CALLS | {"custom_lin", "custom_linear_solve", "call_hi_primitive"}
+CALLING = CALLS | {"custom_lin", "custom_linear_solve", "call_hi_primitive"}
+"""Each of these does nothing but run a jaxpr, on some of its operands; see `called`."""
 
 
 def called(eqn: Any) -> tuple[Any, list[int]] | None:
@@ -103,7 +104,7 @@ def called(eqn: Any) -> tuple[Any, list[int]] | None:
     gets; None for other equations.
     """
     op = op_name(eqn)
-    if op not in _CALLING:
+    if op not in CALLING:
         return None
     every = list(range(len(eqn.invars)))
     if op == "custom_linear_solve":

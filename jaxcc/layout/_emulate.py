@@ -149,11 +149,10 @@ class _Run:
     def eqns(self, eqns: Sequence[Any], values: dict[Any, Any]) -> None:
         """Adds what the equations define to `values`."""
         for eqn in eqns:
-            parts = opened(eqn)
-            if parts is not None:
-                self.eqns(parts, values)
-                continue
             op = _compat.op_name(eqn)
+            if op == "shard_map":
+                self.eqns(opened(eqn), values)
+                continue
             given = [_read(atom, values) for atom in eqn.invars]
             if op == self.watch:
                 self.watched.append((eqn, given[0]))

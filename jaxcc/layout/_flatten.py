@@ -166,13 +166,12 @@ def _read(atom: Any, scope: Mapping[Any, Slot]) -> Slot:
 
 def _open(eqns: Sequence[Any], scope: dict[Any, Slot], place: Place, program: Program) -> None:
     for eqn in eqns:
-        parts = opened(eqn)
-        if parts is not None:
-            _open(parts, scope, place, program)
-            continue
         op = _compat.op_name(eqn)
+        if op == "shard_map":
+            _open(opened(eqn), scope, place, program)
+            continue
         operands = tuple([_read(atom, scope) for atom in eqn.invars])
-        inner = _compat.called(eqn)
+        inner = _compat.called(eqn) if op in _compat.CALLING else None
         if inner is not None:
             jaxpr, given = inner
             within = _within(eqn, op, place)

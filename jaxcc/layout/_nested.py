@@ -26,16 +26,13 @@ Spec = tuple[tuple[str, ...], ...]
 """For each dimension the axes that slice it, major first."""
 
 
-def opened(eqn: Any) -> list[Any] | None:
-    """The equations that a `shard_map` is: those that enter, its body, and those that leave; None
-    for other equations.
+def opened(eqn: Any) -> list[Any]:
+    """The equations that a `shard_map` is: those that enter, its body, and those that leave.
 
     Raises:
       LayoutError: LAYOUT_NESTED if the function is one rank of all its axes already;
         LAYOUT_UNSUPPORTED for specs that say more than who has which block.
     """
-    if _compat.op_name(eqn) != "shard_map":
-        return None
     params = eqn.params
     body = _compat.open_jaxpr(params["jaxpr"])
     axes = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
