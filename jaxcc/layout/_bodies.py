@@ -19,7 +19,7 @@ from jaxcc.layout._turns import require_straight
 from jaxcc.layout._values import Held
 from jaxcc.layout.rules._combine import additive
 
-_NO_TURNS = "through loops and branches only blocks are followed that are the ranks' own"
+_OWN_BLOCKS = "through loops and branches only blocks are followed that are the ranks' own"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Body:
             try:
                 require_same_dtype(slot, whole, "the body of the loop makes")
                 relation = pairs.related(held, pairs.at_1(whole))
-                require_straight(relation, held.origin.name, _NO_TURNS)
+                require_straight(relation, held.origin.name, _OWN_BLOCKS)
                 made.append(held._replace(relation=relation))
             except Refused as refused:
                 finding = applier.finding(refused, held.origin.line, ())
@@ -89,7 +89,7 @@ def inputs_of(applier: Applier, step: Step, other: Step) -> list[Held]:
             try:
                 require_same_dtype(slot, whole_slot, f"{step.op} reads")
                 relation = applier.pairs.related(held, whole)
-                require_straight(relation, held.origin.name, _NO_TURNS)
+                require_straight(relation, held.origin.name, _OWN_BLOCKS)
                 held = held._replace(relation=rooted(relation, slot, held, whole))
             except Refused as refused:
                 finding = applier.finding(refused, step.line, read, step)

@@ -29,7 +29,8 @@ from jaxcc.layout._trace import Trace, trace
 _jax: Any = jax
 _lax: Any = lax
 
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options of XLA for code that is made soon rather than fast."""
 
 Watched = list[tuple[Any, Any]]
 """Equations that are watched, each with its first operand, in the order in which they run."""
@@ -90,7 +91,7 @@ def on_ranks(
     function: Any = per_rank
     for axis, n in reversed(list(sizes.items())):
         function = _jax.vmap(function, axis_name=axis, axis_size=n)
-    compiled = _jax.jit(function, compiler_options=None if optimize else _QUICK)
+    compiled = _jax.jit(function, compiler_options=None if optimize else QUICK)
 
     def run_all(leaves: Sequence[Any]) -> tuple[list[Any], Watched]:
         # What is part of another trace is compiled with it, as that is.

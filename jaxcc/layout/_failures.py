@@ -94,6 +94,7 @@ def explained(
                     "\n".join([f"jaxcc traced the function for {group_text(sizes)}", *seen])
                 )
                 raise
+            # The class that JAX gives this refusal; what its own tracing lacks is named so, too.
             if isinstance(error, NotImplementedError) and _CAPTURES in str(error):
                 raise captured_error(None, user_line(error)) from error
             axis = _unknown_axis(error, sizes)

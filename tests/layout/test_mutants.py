@@ -406,12 +406,13 @@ MUTANTS = [
     part(elementwise, "require_unit", _nothing, "sign_forgotten"),
     # Collectives.
     part(collective, "_refuse_pending", _nothing, ops=("all_gather",)),
-    part(collective, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
+    part(collective, "_lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
          ops=("all_to_all",)),
     part(collective, "PER_RANK", -1, ops=("all_gather",)),
     part(collective, "select", lambda ranks, axis, digits: ranks, ops=("all_gather",)),
     part(nested, "_require_known", _nothing, ops=("leave_shard_map",)),
-    part(nested, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
+    part(nested, "gathered", lambda eqn, x, axes, dim: x, ops=("leave_shard_map",)),
+    part(collective, "_lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis]),
          ops=("leave_shard_map",)),
     part(nested, "scattered", lambda eqn, x, axis, dim: x, ops=("enter_shard_map",)),
     # Blocks that are passed on.

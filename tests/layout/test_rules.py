@@ -170,7 +170,7 @@ MUTANTS: list[tuple[str, Any, str, Any]] = [
     ("dot_general", dot, "multiplicative", _any_product),
     ("psum", collective, "finished", _no_count),
     ("pmax", collective, "_REDUCTIONS", {"psum": "sum", "pmax": "sum", "pmin": "min"}),
-    ("all_gather", collective, "lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis])),
+    ("all_gather", collective, "_lead", lambda eqn, x, axis: _relation.uniform(eqn.sizes[axis])),
     ("concatenate", structure, "chosen", _plain_add),
 ]
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from jaxcc.layout._emulate import QUICK
+
 
 def jit(f: Callable[..., Any], **options: Any) -> Any:
     """As `jax.jit`, without XLA's optimizations, which would be most of a test's time.
@@ -12,5 +14,4 @@ def jit(f: Callable[..., Any], **options: Any) -> Any:
     Not for what is compared bit by bit, or with a bound in ulp: that has to hold for the code that
     users run.
     """
-    fast = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(f, compiler_options=fast, **options)
+    return jax.jit(f, compiler_options=QUICK, **options)

@@ -145,7 +145,7 @@ def scattered(eqn: Equation, x: Relation, axis: str, dim: int) -> Relation:
     return replace(x, dims=dims, ranks=select(x.ranks, axis, mine))
 
 
-def lead(eqn: Equation, x: Relation, axis: str) -> Digits:
+def _lead(eqn: Equation, x: Relation, axis: str) -> Digits:
     """The digits that a gather over `axis` puts in front: one block per rank."""
     if axis in x.local:
         return (Digit(PER_RANK, 1, eqn.sizes[axis]),)
@@ -167,12 +167,16 @@ def _all_gather(eqn: Equation, x: Relation) -> Relation:
     _refuse_pending(eqn, x, axes)
     if not params["tiled"]:
         x = replace(x, dims=(*x.dims[:dim], (), *x.dims[dim:]))
+    return gathered(eqn, x, axes, dim)
+
+
+def gathered(eqn: Equation, x: Relation, axes: Sequence[str], dim: int) -> Relation:
+    """The ranks' blocks, or copies, along `axes`, the major one first, in front of dimension
+    `dim`."""
     for axis in reversed(axes):
-        front = normal(lead(eqn, x, axis) + x.dims[dim])
-        ranks = select(x.ranks, axis, ())
-        x = replace(
-            x, dims=(*x.dims[:dim], front, *x.dims[dim + 1 :]), ranks=ranks, local=x.local - {axis}
-        )
+        front = normal(_lead(eqn, x, axis) + x.dims[dim])
+        dims = (*x.dims[:dim], front, *x.dims[dim + 1 :])
+        x = replace(x, dims=dims, ranks=select(x.ranks, axis, ()), local=x.local - {axis})
     return x
 
 
@@ -186,7 +190,7 @@ def _all_to_all(eqn: Equation, x: Relation) -> Relation:
         raise Refused("LAYOUT_UNSUPPORTED", "all_to_all over several axes has no rule yet")
     (axis,) = axes
     _refuse_pending(eqn, x, axes)
-    front = lead(eqn, x, axis)
+    front = _lead(eqn, x, axis)
     ranks = x.ranks
     x = scattered(eqn, x, axis, split)
     if axis in x.local:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from jaxcc.layout._digits import normal
 from jaxcc.layout._nested import ENTER, LEAVE, spec_of
-from jaxcc.layout._relation import Relation, select
+from jaxcc.layout._relation import Relation
 from jaxcc.layout._rules import Equation, Refused, collective_rule
 from jaxcc.layout.rules._combine import partial_refused
-from jaxcc.layout.rules.collective import lead, scattered
+from jaxcc.layout.rules.collective import gathered, scattered
 
 
 @collective_rule(ENTER)
@@ -34,10 +31,7 @@ def _leave(eqn: Equation, x: Relation) -> Relation:
     for axis in (*params["axes"], *sorted(named.difference(params["axes"]))):
         _require_known(eqn, x, axis, axis in named)
     for dim, axes in sliced:
-        for axis in reversed(axes):
-            front = normal(lead(eqn, x, axis) + x.dims[dim])
-            dims = (*x.dims[:dim], front, *x.dims[dim + 1 :])
-            x = replace(x, dims=dims, ranks=select(x.ranks, axis, ()), local=x.local - {axis})
+        x = gathered(eqn, x, axes, dim)
     return x
 
 
