@@ -8,13 +8,13 @@ ranks does not see the order at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 from jaxcc.layout._relation import Relation, Turn
 from jaxcc.layout._rules import Equation, Refused
 from jaxcc.layout._settle import settled
+from jaxcc.layout._unruled import names_axis
 
 TESTED_ONLY = (
     'for a ring or a pipeline: check(..., structure="rank-dependent"), which runs the program '
@@ -38,7 +38,7 @@ def straightened(
     for index, x in enumerate(operands):
         for axis, turn in x.turned.items():
             turned.setdefault(axis, turn)
-            if _names(eqn.per_rank.params.values(), axis):
+            if names_axis(tuple(eqn.per_rank.params.values()), (axis,)):
                 raise passed_on(eqn, index, axis, f"{eqn.op} puts ranks in their order")
     for index, x in enumerate(operands):
         for axis, turn in turned.items():
@@ -92,12 +92,3 @@ def passed_on(eqn: Equation, index: int, axis: str, why: str) -> Refused:
         because=f"{why}, and over '{axis}' a rank then holds a block that its number does not name",
         fixes=("all_gather the blocks before they are passed on, or use all_to_all", TESTED_ONLY),
     )
-
-
-def _names(value: Any, axis: str) -> bool:
-    """Whether a parameter says the axis."""
-    if isinstance(value, str):
-        return value == axis
-    if isinstance(value, Collection) and not isinstance(value, (bytes, Mapping)):
-        return any(_names(part, axis) for part in cast(Collection[Any], value))
-    return False

@@ -41,18 +41,19 @@ def outside_effects(eqn: Any) -> list[Any]:
 def _communicates(eqn: Any, axes: Collection[str]) -> bool:
     """Whether an equation by itself names an axis of the mesh or is a collective."""
     return (
-        any(_names_axis(value, axes) for value in eqn.params.values())
+        any(names_axis(value, axes) for value in eqn.params.values())
         or "axis_name" in eqn.params
         or "axis_index_groups" in eqn.params
         or collective_of(_compat.op_name(eqn)) is not None
     )
 
 
-def _names_axis(value: Any, axes: Collection[str]) -> bool:
+def names_axis(value: Any, axes: Collection[str]) -> bool:
+    """Whether a parameter says one of the axes, by itself or inside."""
     if isinstance(value, str):
         return value in axes
     if isinstance(value, (tuple, list, set, frozenset)):
-        return any(_names_axis(part, axes) for part in cast(Collection[Any], value))
+        return any(names_axis(part, axes) for part in cast(Collection[Any], value))
     return False
 
 

@@ -137,12 +137,9 @@ class LoadedKernel:
                 block = (-(-math.prod(shape) // self.plan.ranks),)
                 t = jax.ShapeDtypeStruct(shape if role.whole else block, t.dtype)
             if self.check_vma:
-                axes, mine = (
-                    varying | (set(self.plan.across) if role.sent else set()),
-                    self.plan.axes,
-                )
+                axes = varying.union(self.plan.across if role.sent else ())
                 alike = role.whole or role == OutRole.TOTAL
-                axes = axes.difference(mine) if alike else axes.union(mine)
+                axes = axes.difference(self.plan.axes) if alike else axes.union(self.plan.axes)
                 t = _compat.varying_type(t, tuple(sorted(axes)))
             found.append(t)
         return found

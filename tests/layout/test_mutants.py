@@ -416,7 +416,7 @@ MUTANTS = [
          ops=("leave_shard_map",)),
     part(nested, "scattered", lambda eqn, x, axis, dim: x, ops=("enter_shard_map",)),
     # Blocks that are passed on.
-    part(_turns, "_names", lambda value, axis: False, ops=("all_gather",)),
+    part(_turns, "names_axis", lambda value, axes: False, ops=("all_gather",)),
     part(_apply, "turned_back", lambda turned, made: made, "changed_on_the_next_rank"),
     part(_apply, "straightened", _straightened_anyway, "product_with_the_neighbours_block"),
     part(_outputs._Output, "passed_on", _nothing, "returned_on_the_next_rank"),
