@@ -15,6 +15,8 @@ from jaxcc._version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxcc._arrays import layout_of as layout_of
     from jaxcc._arrays import put as put
+    from jaxcc._malloc import malloc_environment as malloc_environment
+    from jaxcc._malloc import tune_malloc as tune_malloc
     from jaxcc._typed import TypedFunction as TypedFunction
     from jaxcc._typed import typed as typed
     from jaxcc.layout import BackendError as BackendError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "jaxcc._arrays": ("layout_of", "put"),
+    "jaxcc._malloc": ("malloc_environment", "tune_malloc"),
     "jaxcc._typed": ("TypedFunction", "typed"),
     "jaxcc.layout": (
         *("BackendError", "CodegenError", "JaxccError", "LayoutError", "ScheduleError"),

@@ -349,11 +349,16 @@ def varying_type(t: jax.ShapeDtypeStruct, axes: tuple[str, ...]) -> jax.ShapeDty
     return jax.ShapeDtypeStruct.like(zero)
 
 
-def start_on_cpu(count: int) -> bool:
-    """Makes an imported JAX start on CPU; False if it has started without `count` devices."""
+def backend_started() -> bool:
+    """Whether JAX has looked for devices; it does so only once."""
     from jax._src import xla_bridge
 
-    if xla_bridge.backends_are_initialized():
+    return xla_bridge.backends_are_initialized()
+
+
+def start_on_cpu(count: int) -> bool:
+    """Makes an imported JAX start on CPU; False if it has started without `count` devices."""
+    if backend_started():
         return jax.default_backend() == "cpu" and jax.device_count() == count
     jax.config.update("jax_platforms", "cpu")
     return True

@@ -217,6 +217,13 @@ _BACKEND = {
         "is shown. Most often the file is damaged or was made on another machine: remove the "
         "folder JAXCC_CACHE_DIR (by default ~/.cache/jaxcc), and it is compiled again.",
     ),
+    "MALLOC": (
+        "tune_malloc came too late, or there is no glibc to tune",
+        "Threads take their memory when they start, so jaxcc.tune_malloc() comes before JAX "
+        "starts: before the first line that asks for devices or runs something. Under another "
+        "allocator, or another C library than glibc, it has nothing to set. Variables can be set "
+        "instead, before Python starts: the message and jaxcc.malloc_environment() have them.",
+    ),
     "MESH": (
         "the host backend does not know the group's devices",
         "Inside jax.shard_map JAX does not tell which devices stand behind an axis. jaxcc knows "
