@@ -43,8 +43,8 @@ class CudaBlock {
 
   JAXCC_FN BlockLanes lanes() const { return {}; }
 
-  JAXCC_FN bool claim(const Geometry& geometry, Chunk* chunk) {
-    if (next_ >= chunks(geometry)) return false;
+  JAXCC_FN bool claim(int64_t count, Chunk* chunk) {
+    if (next_ >= count) return false;
     *chunk = {view_.rank, next_};
     next_ += gridDim.x;
     return true;

@@ -1,18 +1,12 @@
 #include "fused.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
 
+#include "handler.h"
 #include "kernels.h"
 #include "pages.h"
-#include "rendezvous.h"
 
 namespace jaxcc {
 
@@ -20,63 +14,11 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-struct Seat {
-  Group* group = nullptr;
-  int rank = 0;
-  Residents residents;
-};
-
 struct Epilogue {
   Kernel kernel;
   void tile(const jaxcc_tile& tile, Participant::Lanes) const { kernel.tile(&tile); }
   void total(const jaxcc_parts& parts) const { kernel.total(&parts); }
 };
-
-ffi::Error error(ffi::ErrorCode code, std::string message) {
-  return ffi::Error(code, std::move(message));
-}
-
-ffi::Error invalid(const std::string& op, const std::string& what) {
-  return error(ffi::ErrorCode::kInvalidArgument, "[BACKEND_ARGUMENT] " + op + ": " + what);
-}
-
-std::chrono::nanoseconds timeout() {
-  static const std::chrono::nanoseconds limit = [] {
-    const char* text = std::getenv("JAXCC_TIMEOUT_S");
-    const double seconds = text ? std::strtod(text, nullptr) : 0;
-    return std::chrono::nanoseconds(
-        static_cast<int64_t>(1e9 * (seconds > 0 && seconds < 1e9 ? seconds : 300)));
-  }();
-  return limit;
-}
-
-// Groups and signatures live as long as the process: another rank may still be using them when an
-// executable dies.
-Group& group_of(std::vector<int64_t> devices) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& groups = *new std::map<std::vector<int64_t>, std::unique_ptr<Group>>;
-  std::lock_guard lock(mutex);
-  std::unique_ptr<Group>& group = groups[devices];
-  if (!group) group = std::make_unique<Group>(std::move(devices), timeout());
-  return *group;
-}
-
-const Signature& shared(std::unique_ptr<Signature> signature) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& signatures = *new std::map<std::string, std::unique_ptr<Signature>>;
-  std::lock_guard lock(mutex);
-  std::unique_ptr<Signature>& kept = signatures[signature->text];
-  if (!kept) kept = std::move(signature);
-  return *kept;
-}
-
-int64_t cache_bytes() {
-  static const int64_t bytes = [] {
-    const long reported = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return reported > 0 ? int64_t{reported} : int64_t{32} << 20;
-  }();
-  return bytes;
-}
 
 }  // namespace
 
@@ -84,10 +26,11 @@ int64_t cache_bytes() {
 struct FusedCall {
   static ffi::TypeId id;
 
-  const Signature* signature;
+  const FusedSignature* signature;
   Epilogue epilogue;
-  std::vector<Seat> seats;  // by device ordinal
-  size_t operands;          // without the order buffer, of all tensors and scalars
+  Seats seats;
+  std::vector<Residents> residents;  // by device ordinal
+  size_t operands;                   // without the order buffer, of all tensors and scalars
   size_t results;
 
   // XLA decides them when it compiles, but a handler sees them only when it runs.
@@ -148,22 +91,19 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
   const std::string op(name);
   const std::string key(kernel);
   const auto refuse = [&](const std::string& what) { return ffi::Unexpected(invalid(op, what)); };
-  if (ranks < 1 || ranks > kMaxRanks) {
-    return refuse("a group has 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
-                  std::to_string(ranks));
+  auto call = std::make_unique<FusedCall>();
+  if (const std::string problem = call->seats.take(devices, ranks); !problem.empty()) {
+    return refuse(problem);
   }
-  if (devices.size() == 0 || devices.size() % ranks) {
-    return refuse(std::to_string(devices.size()) + " devices are not groups of " +
-                  std::to_string(ranks));
-  }
+  call->residents.resize(call->seats.size());
   const Kernel found = find_kernel(key);
   if (!found.tile) {
-    return ffi::Unexpected(error(ffi::ErrorCode::kNotFound,
-                                 "[BACKEND_KERNEL] " + op + ": kernel '" + key +
-                                     "' is not loaded in this process; trace and compile the "
-                                     "program here instead of loading an old executable"));
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kNotFound,
+                                      "[BACKEND_KERNEL] " + op + ": kernel '" + key +
+                                          "' is not loaded in this process; trace and compile the "
+                                          "program here instead of loading an old executable"));
   }
-  auto signature = std::make_unique<Signature>();
+  auto signature = std::make_unique<FusedSignature>();
   signature->op = op;
   signature->text = op + " (kernel " + key + ", " + std::to_string(scalars) + " scalars, " +
                     std::to_string(ranks) + " ranks in teams of " + std::to_string(team) + ") of";
@@ -175,7 +115,6 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
     return refuse("kernel '" + key + "' has no totals");
   }
 
-  auto call = std::make_unique<FusedCall>();
   call->operands = static_cast<size_t>(scalars);
   call->results = 0;
   for (const Tensor& tensor : signature->tensors) {
@@ -184,39 +123,14 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
   }
   call->signature = &shared(std::move(signature));
   call->epilogue = {found};
-  for (size_t first = 0; first < devices.size(); first += ranks) {
-    std::vector<int64_t> members(devices.begin() + first, devices.begin() + first + ranks);
-    Group& group = group_of(members);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const int64_t device = members[rank];
-      if (device < 0 || device >= 1 << 20)
-        return refuse("no device has ordinal " + std::to_string(device));
-      if (call->seats.size() <= static_cast<size_t>(device)) call->seats.resize(device + 1);
-      if (call->seats[device].group)
-        return refuse("device " + std::to_string(device) + " has two ranks");
-      call->seats[device].group = &group;
-      call->seats[device].rank = rank;
-    }
-  }
   return call;
-}
-
-ffi::ErrorCode code_of(Failure failure) {
-  switch (failure) {
-    case Failure::kTimeout:
-      return ffi::ErrorCode::kDeadlineExceeded;
-    case Failure::kAbandoned:
-      return ffi::ErrorCode::kAborted;
-    default:
-      return ffi::ErrorCode::kFailedPrecondition;
-  }
 }
 
 ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::RemainingArgs args,
                    ffi::RemainingRets rets) {
   const std::string& op = call->signature->op;
-  if (device < 0 || static_cast<size_t>(device) >= call->seats.size() ||
-      !call->seats[device].group) {
+  const Seats::Seat* seat = call->seats.find(device);
+  if (!seat) {
     return invalid(op,
                    "runs on device " + std::to_string(device) + ", which is in none of its groups");
   }
@@ -229,12 +143,7 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   std::call_once(call->seen, [&] { call->look(args, rets); });
   if (!call->problem.empty()) return invalid(op, call->problem);
 
-  const ffi::AnyBuffer order = *args.get<ffi::AnyBuffer>(0);
-  const ffi::AnyBuffer order_out = **rets.get<ffi::AnyBuffer>(0);
-  if (order.untyped_data() != order_out.untyped_data()) {
-    std::memcpy(order_out.untyped_data(), order.untyped_data(),
-                std::min(order.size_bytes(), order_out.size_bytes()));
-  }
+  pass_order(args, rets);
   for (size_t i : call->fresh) {
     const ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(i);
     use_huge_pages(buffer.untyped_data(), buffer.size_bytes());
@@ -248,30 +157,16 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
     buffers.push_back((*rets.get<ffi::AnyBuffer>(i))->untyped_data());
   }
 
-  Seat& seat = call->seats[device];
   thread_local std::vector<Span> spans;
   spans = call->watched;
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
-  seat.residents.seen(spans);
-  Participant rank(*seat.group, seat.rank,
+  call->residents[device].seen(spans);
+  Participant rank(*seat->group, seat->rank,
                    {call->signature, run.run_id, buffers.data(), call->stream, call});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
     return ffi::Error::Success();
   }
-  return error(code_of(rank.status().failure), rank.status().message);
-}
-
-// What the standard library throws (for want of memory) must not reach XLA.
-template <class F>
-auto guarded(F function) {
-  return [function](auto... args) -> decltype(function(args...)) {
-    try {
-      return function(args...);
-    } catch (const std::exception& problem) {
-      return ffi::Error(ffi::ErrorCode::kInternal,
-                        std::string("[BACKEND_INTERNAL] ") + problem.what());
-    }
-  };
+  return failure(rank.status());
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/abi.h"
+#include "protocol/moves.h"
 
 namespace jaxcc {
 
@@ -22,8 +22,19 @@ Kernel find_kernel(const std::string& key);
 // empty string.
 std::string load_kernel(const std::string& key, const std::string& path);
 
-// all_reduce.<op>.<dtype>: one operand, whole on every rank, to one result, gathered. op: sum, max,
-// min, prod; dtype: f32, f64, i32, i64, u32, bf16, f16.
+// How the numbers of several ranks are put together.
+struct Combine {
+  jaxcc_combine_fn run = nullptr;
+  int64_t size = 1;  // bytes of a number
+};
+
+// <op>.<dtype>: sum and prod of f16, bf16, f32, f64, c64, c128 and i8 to i64, u8 to u64, max and
+// min of all but complex numbers, and, or and xor of integers. One that runs nothing if there is
+// none of that key.
+Combine find_combine(const std::string& key);
+
+// all_reduce.<op>.<dtype>, for every reduction: one operand, whole on every rank, to one result,
+// gathered.
 const std::vector<std::pair<std::string, jaxcc_tile_fn>>& all_reduce_kernels();
 
 }  // namespace jaxcc

@@ -5,6 +5,7 @@
 
 #include "fused.h"
 #include "kernels.h"
+#include "move.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -16,28 +17,43 @@ nb::capsule capsule(Pointer pointer) {
   return nb::capsule(reinterpret_cast<const void*>(pointer));
 }
 
+// As jax.ffi.register_ffi_target takes it.
+nb::dict target(XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute) {
+  nb::dict stages;
+  stages["instantiate"] = capsule(instantiate);
+  stages["execute"] = capsule(execute);
+  return stages;
+}
+
+// As jax.ffi.register_ffi_type takes it.
+nb::dict type(XLA_FFI_TypeId* id, const XLA_FFI_TypeInfo* info) {
+  nb::dict parts;
+  parts["type_id"] = capsule(id);
+  parts["type_info"] = capsule(info);
+  return parts;
+}
+
 }  // namespace
 
 NB_MODULE(_ffi, m) {
   m.def("registrations", [] {
-    nb::dict fused;
-    fused["instantiate"] = capsule(jaxcc::instantiate_fused);
-    fused["execute"] = capsule(jaxcc::execute_fused);
     nb::dict targets;
-    targets["jaxcc_fused"] = fused;
+    targets["jaxcc_fused"] = target(jaxcc::instantiate_fused, jaxcc::execute_fused);
+    targets["jaxcc_move"] = target(jaxcc::instantiate_move, jaxcc::execute_move);
     return targets;
   });
   m.def("types", [] {
-    nb::dict call;
-    call["type_id"] = capsule(jaxcc::fused_type_id());
-    call["type_info"] = capsule(jaxcc::fused_type_info());
     nb::dict types;
-    types["jaxcc_fused_call"] = call;
+    types["jaxcc_fused_call"] = type(jaxcc::fused_type_id(), jaxcc::fused_type_info());
+    types["jaxcc_move_call"] = type(jaxcc::move_type_id(), jaxcc::move_type_info());
     return types;
   });
   m.def(
       "has_kernel", [](const std::string& key) { return jaxcc::find_kernel(key).tile != nullptr; },
       "key"_a);
+  m.def(
+      "has_reduction",
+      [](const std::string& key) { return jaxcc::find_combine(key).run != nullptr; }, "key"_a);
   m.def(
       "load_kernel",
       [](const std::string& key, const std::string& path) {

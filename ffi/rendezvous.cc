@@ -22,8 +22,6 @@ constexpr uint64_t kOpen = uint64_t{1} << 32;
 constexpr uint64_t kClosing = uint64_t{1} << 33;
 constexpr int kEpochShift = 34;
 
-// Below this, the last rank to come does all the work: waking or even telling another costs more.
-constexpr int64_t kAloneElements = 4096;
 // From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two
 // chunks.
 constexpr int64_t kHelpChunks = 8;
@@ -115,9 +113,9 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
     claimed_[rank].value.store(0, std::memory_order_relaxed);
   }
   stream_ = entries_[0].call.stream;
-  parts_.assign(static_cast<size_t>(parts(signature.geometry)), {0, 0});
+  parts_.assign(static_cast<size_t>(signature.parts), {0, 0});
   if (alone) return true;
-  const int64_t total = ranks() * chunks(signature.geometry);
+  const int64_t total = ranks() * signature.chunks;
   remaining_.store(total, std::memory_order_relaxed);
   state_.store(epoch << kEpochShift | kOpen | everyone_, std::memory_order_seq_cst);
   if (total >= kHelpChunks && sleepers_.load(std::memory_order_seq_cst) > 0) {
@@ -143,8 +141,19 @@ void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
   finish(epoch);
 }
 
+Status Group::abandoned(const std::string& op) const {
+  return {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": an earlier collective of " +
+                                   name() + " failed in this execution"};
+}
+
+// Spoils an execution that has failed on one rank: nobody waits in it for that rank.
+void Group::spoil(int64_t run) {
+  failed_run_.store(run, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+}
+
 // Ends the epoch unless all ranks have come by now.
-void Group::give_up(uint64_t epoch, int rank) {
+void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
   uint64_t state = state_.load(std::memory_order_acquire);
   do {
     const bool waiting = epoch_of(state) == epoch && !(state & (kOpen | kClosing));
@@ -152,6 +161,8 @@ void Group::give_up(uint64_t epoch, int rank) {
   } while (!state_.compare_exchange_weak(state, state | kClosing, std::memory_order_acq_rel));
 
   const uint64_t present = state & kRankMask;
+  const std::string& op = entries_[rank].call.signature->op;
+  if (spoilt) return fail(epoch, present, abandoned(op));
   std::vector<std::string> absent;
   for (int peer = 0; peer < ranks(); ++peer) {
     if (present >> peer & 1) continue;
@@ -162,9 +173,8 @@ void Group::give_up(uint64_t epoch, int rank) {
   std::string limit = std::to_string(seconds);
   limit.resize(limit.find('.') + 2);
   fail(epoch, present,
-       {Failure::kTimeout, "[BACKEND_TIMEOUT] " + entries_[rank].call.signature->op + ": " +
-                               join(absent) + " of " + name() + " did not come within " + limit +
-                               " s (JAXCC_TIMEOUT_S)"});
+       {Failure::kTimeout, "[BACKEND_TIMEOUT] " + op + ": " + join(absent) + " of " + name() +
+                               " did not come within " + limit + " s (JAXCC_TIMEOUT_S)"});
 }
 
 std::string Group::mismatch() const {
@@ -214,9 +224,9 @@ void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
   for (;;) {
     const uint64_t state = state_.load(std::memory_order_seq_cst);
     if (ready(state)) break;
+    const bool spoilt = entries_[rank].call.run == failed_run_.load(std::memory_order_seq_cst);
+    if (spoilt || Clock::now() - start > timeout_) give_up(epoch, rank, spoilt);
     futex_wait(state_, state);
-    const bool spoilt = entries_[rank].call.run == failed_run_.load(std::memory_order_acquire);
-    if (spoilt || Clock::now() - start > timeout_) give_up(epoch, rank);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -229,6 +239,7 @@ bool Participant::enter() {
                                        " of " + group_.name() +
                                        " is in another collective of this group; let one need "
                                        "what the other gives, or call both in one function"};
+    group_.spoil(call_.run);
     return false;
   }
   const uint64_t bit = uint64_t{1} << rank_;
@@ -236,8 +247,7 @@ bool Participant::enter() {
   for (;;) {
     if (call_.run == group_.failed_run_.load(std::memory_order_acquire)) {
       entry.busy.store(false, std::memory_order_release);
-      status_ = {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": an earlier collective of " +
-                                          group_.name() + " failed in this execution"};
+      status_ = group_.abandoned(op);
       return false;
     }
     entry.call = call_;
@@ -250,7 +260,7 @@ bool Participant::enter() {
   const uint64_t came = (old & kRankMask) | bit;
   const Signature& signature = *call_.signature;
   if (came == group_.everyone_) {
-    alone_ = group_.ranks() == 1 || signature.elements <= kAloneElements;
+    alone_ = group_.ranks() == 1 || signature.small;
     if (!group_.open(epoch_, signature, alone_)) return settle();
   } else {
     const int missing = group_.ranks() - __builtin_popcountll(came);
@@ -269,9 +279,8 @@ bool Participant::enter() {
   return true;
 }
 
-bool Participant::claim(const Geometry& geometry, Chunk* chunk) {
+bool Participant::claim(int64_t count, Chunk* chunk) {
   if (over_) return false;
-  const int64_t count = chunks(geometry);
   while (exhausted_ < group_.ranks()) {
     auto& claimed = group_.claimed_[victim_].value;
     const int64_t index = claimed.fetch_add(1, std::memory_order_relaxed);

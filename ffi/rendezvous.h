@@ -57,7 +57,9 @@ class Group {
 
   bool open(uint64_t epoch, const Signature& signature, bool alone);
   void finish(uint64_t epoch);
-  void give_up(uint64_t epoch, int rank);
+  void give_up(uint64_t epoch, int rank, bool spoilt);
+  void spoil(int64_t run);
+  Status abandoned(const std::string& op) const;
   void fail(uint64_t epoch, uint64_t present, const Status& status);
   std::string mismatch() const;
   std::string name() const;
@@ -78,7 +80,7 @@ class Group {
   alignas(64) std::atomic<int64_t> remaining_{0};
 };
 
-// The platform of two_shot for one rank of a Group.
+// The platform of a collective for one rank of a Group.
 class Participant {
  public:
   struct Lanes {
@@ -90,7 +92,8 @@ class Participant {
       : group_(group), rank_(rank), call_(call), victim_(rank) {}
 
   bool enter();
-  bool claim(const Geometry& geometry, Chunk* chunk);
+  // `count`: the chunks that each rank begins with.
+  bool claim(int64_t count, Chunk* chunk);
   // `totals` is called once, by the rank that stores the last chunk.
   template <class F>
   bool leave(const F& totals) {

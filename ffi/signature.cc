@@ -1,8 +1,20 @@
 #include "signature.h"
 
+#include <algorithm>
+
 namespace jaxcc {
 
-std::string describe(Signature& signature, int64_t ranks, int64_t team, Integers targets,
+void FusedSignature::divide_among(int64_t team, int64_t teams, int64_t scalars) {
+  geometry = divide(tensors.data(), static_cast<int32_t>(tensors.size()),
+                    static_cast<int32_t>(team), static_cast<int32_t>(scalars), kinds.data());
+  geometry.teams = static_cast<int32_t>(teams);
+  if (targets.size()) geometry.targets = targets.data();
+  chunks = jaxcc::chunks(geometry);
+  parts = jaxcc::parts(geometry);
+  small = elements <= kSmallElements;
+}
+
+std::string describe(FusedSignature& signature, int64_t ranks, int64_t team, Integers targets,
                      int64_t scalars, Integers kinds, Integers shape) {
   const std::string contradict = "the attributes contradict each other";
   if (team < 1 || ranks % team) {
@@ -57,15 +69,128 @@ std::string describe(Signature& signature, int64_t ranks, int64_t team, Integers
     signature.text += " " + std::to_string(outer) + "x" + std::to_string(extent);
     if (signature.kinds.size() > 1) signature.text += " of kind " + std::to_string(kind);
   }
-  signature.geometry =
-      divide(signature.tensors.data(), static_cast<int32_t>(count), static_cast<int32_t>(team),
-             static_cast<int32_t>(scalars), signature.kinds.data());
-  signature.geometry.teams = static_cast<int32_t>(teams);
+  signature.divide_among(team, teams, scalars);
   if (targets.size()) {
-    signature.geometry.targets = signature.targets.data();
     signature.text += ", sent to teams";
     for (int64_t target : targets) signature.text += " " + std::to_string(target);
   }
+  return "";
+}
+
+namespace {
+
+// Whether `bytes` bytes in the runs of `side` lie within a buffer.
+bool within(const Side& side, int64_t bytes, int64_t buffer) {
+  if (side.offset < 0 || side.run < 1 || bytes % side.run || side.stride < side.run) return false;
+  const int64_t rows = bytes / side.run;
+  int64_t last, end;
+  return !__builtin_mul_overflow(rows - 1, side.stride, &last) &&
+         !__builtin_add_overflow(last, side.run, &end) &&
+         !__builtin_add_overflow(end, side.offset, &end) && end <= buffer;
+}
+
+// Rows and columns of a result that is cut into rows of `width` bytes.
+struct Rectangle {
+  int64_t row, rows, column, columns;
+
+  bool meets(const Rectangle& other) const {
+    return row < other.row + other.rows && other.row < row + rows &&
+           column < other.column + other.columns && other.column < column + columns;
+  }
+};
+
+// Whether the moves [first, last) to one result write each of its bytes once.
+bool cover(const Move* first, const Move* last, int64_t bytes) {
+  int64_t width = bytes;
+  for (const Move* move = first; move < last; ++move) {
+    if (move->bytes > move->to.run) width = move->to.stride;
+  }
+  std::vector<Rectangle> seen;
+  int64_t written = 0;
+  for (const Move* move = first; move < last; ++move) {
+    const Side& to = move->to;
+    Rectangle next{to.offset / width, move->bytes / to.run, to.offset % width, to.run};
+    const bool whole_rows = next.rows == 1 && next.column == 0 && to.run % width == 0;
+    if (whole_rows) next = {next.row, to.run / width, 0, width};
+    if (next.column + next.columns > width ||
+        (next.rows > 1 && !whole_rows && to.stride != width)) {
+      return false;
+    }
+    for (const Rectangle& one : seen) {
+      if (one.meets(next)) return false;
+    }
+    seen.push_back(next);
+    written += move->bytes;
+  }
+  return written == bytes;
+}
+
+// Of a list that is too long to be shown.
+uint64_t hash(Integers list) {
+  uint64_t sum = 0xcbf29ce484222325;
+  for (int64_t number : list) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      sum = (sum ^ (static_cast<uint64_t>(number) >> shift & 0xff)) * 0x100000001b3;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string describe(MoveSignature& signature, int64_t ranks, Combine combine, Integers list) {
+  constexpr size_t kFields = 9;
+  if (list.size() % kFields) return "its moves are not of 9 numbers each";
+  int64_t total;
+  if (signature.operand_bytes < 0 || signature.result_bytes < 0 ||
+      __builtin_mul_overflow(signature.result_bytes, ranks, &total)) {
+    return "its buffers have impossible sizes";
+  }
+  for (size_t k = 0; k < list.size(); k += kFields) {
+    const std::string name = "move " + std::to_string(k / kFields);
+    const int64_t source = list[k], target = list[k + 1], bytes = list[k + 2];
+    const Side from{list[k + 3], list[k + 4], list[k + 5]};
+    const Side to{list[k + 6], list[k + 7], list[k + 8]};
+    if (source < kEveryone || source >= ranks || target < 0 || target >= ranks || bytes < 1) {
+      return name + " is between ranks that are not there, or of nothing";
+    }
+    if (!within(to, bytes, signature.result_bytes) ||
+        (source != kNobody && !within(from, bytes, signature.operand_bytes))) {
+      return name + " does not stay within the buffers";
+    }
+    if (source == kEveryone) {
+      if (!combine.run) return name + " reduces, and no reduction is given";
+      for (int64_t place : {bytes, from.offset, from.run, from.stride, to.offset, to.run}) {
+        if (place % combine.size) return name + " cuts a number apart";
+      }
+    }
+    signature.list.push_back(
+        {static_cast<int32_t>(source), static_cast<int32_t>(target), bytes, from, to, 0});
+  }
+  std::stable_sort(signature.list.begin(), signature.list.end(),
+                   [](const Move& a, const Move& b) { return a.target < b.target; });
+  const Move* next = signature.list.data();
+  const Move* const end = next + signature.list.size();
+  for (int32_t target = 0; target < ranks; ++target) {
+    const Move* last = next;
+    while (last < end && last->target == target) ++last;
+    if (!cover(next, last, signature.result_bytes)) {
+      return "the result of rank " + std::to_string(target) + " is not written once everywhere";
+    }
+    next = last;
+  }
+  int64_t before = 0;
+  for (Move& move : signature.list) {
+    move.before = before;
+    before += move.bytes;
+  }
+  signature.moves = {signature.list.data(), static_cast<int32_t>(signature.list.size()),
+                     static_cast<int32_t>(ranks), before, combine.run};
+  signature.chunks = chunks(signature.moves);
+  signature.small = before <= MoveSignature::kSmallBytes;
+  signature.text += " " + std::to_string(signature.operand_bytes) + " bytes to " +
+                    std::to_string(signature.result_bytes) + ", moves " +
+                    std::to_string(hash(list));
   return "";
 }
 

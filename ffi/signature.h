@@ -5,19 +5,45 @@
 #include <string>
 #include <vector>
 
+#include "kernels.h"
 #include "protocol/collective.h"
+#include "protocol/moves.h"
 
 namespace jaxcc {
 
 // What all ranks of a group must agree on before one touches another's buffers.
 struct Signature {
-  std::string op;    // for messages
-  std::string text;  // everything that must agree, readable
+  std::string op;      // for messages
+  std::string text;    // everything that must agree, readable
+  int64_t chunks = 0;  // of the work; each rank begins with as many
+  int64_t parts = 0;   // of totals
+  bool small = false;  // less work than it takes to tell another rank of it
+};
+
+// Of a fused call.
+struct FusedSignature : Signature {
+  // Up to this many elements the last rank to come does all the work.
+  static constexpr int64_t kSmallElements = 4096;
+
   std::vector<Kind> kinds;
   std::vector<Tensor> tensors;
   std::vector<int32_t> targets;  // of each team; empty if none sends
   Geometry geometry;
   int64_t elements = 0;  // of all tensors of all teams together
+
+  // Fills `geometry`, and what follows from it; `scalars` as in divide.
+  void divide_among(int64_t team, int64_t teams, int64_t scalars);
+};
+
+// Of a list of moves.
+struct MoveSignature : Signature {
+  // Up to this many bytes the last rank to come does all the work.
+  static constexpr int64_t kSmallBytes = 1 << 14;
+
+  std::vector<Move> list;
+  Moves moves;
+  int64_t operand_bytes = 0;
+  int64_t result_bytes = 0;
 };
 
 // Integers that someone else owns.
@@ -33,7 +59,11 @@ struct Integers {
 
 // Adds to a signature what the attributes of a fused call say (see fused.h) of its kinds, tensors
 // and teams. Returns what is wrong with them, or an empty string.
-std::string describe(Signature& signature, int64_t ranks, int64_t team, Integers targets,
+std::string describe(FusedSignature& signature, int64_t ranks, int64_t team, Integers targets,
                      int64_t scalars, Integers kinds, Integers geometry);
+
+// Adds the moves of `list` (see move.h), which reduce with `combine`, if at all. Each rank's
+// operand and result must have been given their sizes.
+std::string describe(MoveSignature& signature, int64_t ranks, Combine combine, Integers list);
 
 }  // namespace jaxcc

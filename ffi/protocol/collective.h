@@ -3,10 +3,12 @@
 //
 // A platform has
 //   bool enter()                         returns when every rank's operands may be read and its
-//   results written bool claim(const Geometry&, Chunk*)  the next chunk for this caller; false when
-//   none is left Lanes lanes()                        how the caller's threads share a tile bool
-//   leave(totals)                   returns when every chunk has been stored and `totals` called,
-//   by one caller for all ranks
+//                                        results written
+//   bool claim(int64_t count, Chunk*)    the next chunk for this caller, of `count` for each rank;
+//                                        false when none is left
+//   Lanes lanes()                        how the caller's threads share a tile
+//   bool leave(totals)                   returns when every chunk has been stored and `totals`
+//                                        called, by one caller for all ranks
 // where enter and leave are false if the group failed; nobody then touches a peer's buffers.
 #pragma once
 
@@ -19,8 +21,9 @@ JAXCC_FN bool two_shot(Platform& platform, const Epilogue& epilogue, const PeerV
                        const Geometry& geometry) {
   if (!platform.enter()) return false;
   const auto lanes = platform.lanes();
+  const int64_t count = chunks(geometry);
   Chunk chunk;
-  while (platform.claim(geometry, &chunk)) {
+  while (platform.claim(count, &chunk)) {
     for (Tiles tiles(view, geometry, chunk); tiles.next();) epilogue.tile(tiles.tile(), lanes);
   }
   return platform.leave([&] {

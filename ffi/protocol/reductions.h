@@ -73,4 +73,25 @@ struct Min {
   }
 };
 
+struct And {
+  template <class T>
+  JAXCC_FN static T apply(T a, T b) {
+    return T(a & b);
+  }
+};
+
+struct Or {
+  template <class T>
+  JAXCC_FN static T apply(T a, T b) {
+    return T(a | b);
+  }
+};
+
+struct Xor {
+  template <class T>
+  JAXCC_FN static T apply(T a, T b) {
+    return T(a ^ b);
+  }
+};
+
 }  // namespace jaxcc

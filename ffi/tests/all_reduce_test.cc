@@ -1,7 +1,9 @@
-// The built-in kernels against double, out of place and in place, with the special values.
+// Reductions over ranks and the kernels of all-reduce against double, out of place and in place,
+// with the special values.
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 
@@ -128,6 +130,53 @@ void check(const std::string& op, const std::string& dtype, double largest) {
   }
 }
 
+// Three ranks' numbers put together by `op`.
+template <class T>
+std::vector<T> combined(const std::string& key, const std::vector<T> (&in)[3]) {
+  std::vector<T> out(in[0].size());
+  const void* from[] = {in[0].data(), in[1].data(), in[2].data()};
+  find_combine(key).run(out.data(), from, 3, static_cast<int64_t>(out.size() * sizeof(T)));
+  return out;
+}
+
+template <class T>
+void check_bits(const std::string& dtype) {
+  Random random(11);
+  std::vector<T> in[3];
+  for (auto& x : in) {
+    for (int64_t i = 0; i < 700; ++i)
+      x.push_back(static_cast<T>(random.integer(INT64_MIN, INT64_MAX)));
+  }
+  const auto all = combined("and." + dtype, in), any = combined("or." + dtype, in),
+             odd = combined("xor." + dtype, in);
+  for (size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i] == static_cast<T>(in[0][i] & in[1][i] & in[2][i]));
+    CHECK(any[i] == static_cast<T>(in[0][i] | in[1][i] | in[2][i]));
+    CHECK(odd[i] == static_cast<T>(in[0][i] ^ in[1][i] ^ in[2][i]));
+  }
+}
+
+template <class T>
+void check_complex(const std::string& dtype) {
+  Random random(12);
+  std::vector<std::complex<T>> in[3];
+  for (auto& x : in) {
+    for (int64_t i = 0; i < 700; ++i) x.emplace_back(random.normal(), random.normal());
+  }
+  const auto sum = combined("sum." + dtype, in), product = combined("prod." + dtype, in);
+  for (size_t i = 0; i < sum.size(); ++i) {
+    std::complex<double> added = 0, multiplied = 1;
+    for (const auto& x : in) {
+      added += std::complex<double>(x[i]);
+      multiplied *= std::complex<double>(x[i]);
+    }
+    const double limit = 100 * std::numeric_limits<T>::epsilon();
+    CHECK(std::abs(std::complex<double>(sum[i]) - added) < limit);
+    CHECK(std::abs(std::complex<double>(product[i]) - multiplied) <
+          limit * (1 + std::abs(multiplied)));
+  }
+}
+
 void check_wrap() {
   int32_t a = INT32_MAX, b = 3, sum, product;
   void *left[] = {&a, &sum}, *right[] = {&b, &sum};
@@ -156,11 +205,28 @@ int main() {
     check<Number<int32_t>>(op, "i32", INFINITY);
     check<Number<int64_t>>(op, "i64", INFINITY);
     check<Number<uint32_t>>(op, "u32", INFINITY);
+    check<Number<uint64_t>>(op, "u64", INFINITY);
+    check<Number<int8_t>>(op, "i8", INT8_MAX);
+    check<Number<int16_t>>(op, "i16", INT16_MAX);
+    check<Number<uint8_t>>(op, "u8", UINT8_MAX);
+    check<Number<uint16_t>>(op, "u16", UINT16_MAX);
     check<testing::Bf16>(op, "bf16", 3e38);
     check<testing::F16>(op, "f16", 65504);
   }
   check_wrap();
-  CHECK(!find_kernel("all_reduce.sum.c64").tile);
+  check_bits<int8_t>("i8");
+  check_bits<int16_t>("i16");
+  check_bits<int32_t>("i32");
+  check_bits<int64_t>("i64");
+  check_bits<uint8_t>("u8");
+  check_bits<uint16_t>("u16");
+  check_bits<uint32_t>("u32");
+  check_bits<uint64_t>("u64");
+  check_complex<float>("c64");
+  check_complex<double>("c128");
+  CHECK(find_combine("sum.bf16").size == 2 && find_combine("sum.c128").size == 16);
+  CHECK(!find_combine("max.c64").run && !find_combine("and.f32").run && !find_combine("").run);
+  CHECK(!find_kernel("all_reduce.max.c64").tile);
   CHECK(load_kernel("none", "/no/such/file.so").find("/no/such/file.so") != std::string::npos);
   CHECK(!find_kernel("none").tile);
   return 0;

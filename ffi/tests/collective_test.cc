@@ -30,8 +30,8 @@ class FlagsPlatform {
   bool leave(const F&) {
     return flag_barrier(*this, view_, block_, epoch_ + 2);
   }
-  bool claim(const Geometry& geometry, Chunk* chunk) {
-    if (next_ >= chunks(geometry)) return false;
+  bool claim(int64_t count, Chunk* chunk) {
+    if (next_ >= count) return false;
     *chunk = {view_.rank, next_};
     next_ += blocks_;
     return true;
@@ -143,7 +143,7 @@ struct Rank {
 };
 
 struct Problem {
-  std::unique_ptr<Signature> signature;
+  std::unique_ptr<FusedSignature> signature;
   std::vector<Rank> ranks;
   std::vector<void* const*> views;
 };
@@ -252,7 +252,7 @@ void check_totals(int ranks, int trials) {
   Random random(300 + ranks);
   Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));
   struct Totals {
-    std::unique_ptr<Signature> signature;
+    std::unique_ptr<FusedSignature> signature;
     std::vector<std::vector<std::vector<float>>> given;  // of each rank and tensor
     std::vector<std::vector<float>> sums;
     std::vector<std::vector<void*>> buffers;
@@ -301,7 +301,7 @@ void check_sends(int ranks, int teams, int trials) {
   const int members = ranks * teams;
   Group group(std::vector<int64_t>(members), std::chrono::seconds(60));
   struct Sent {
-    std::unique_ptr<Signature> signature;
+    std::unique_ptr<FusedSignature> signature;
     std::vector<int> source;                                             // of each team, or -1
     std::vector<std::vector<std::vector<float>>> given, slices, wholes;  // of each rank and tensor
     std::vector<std::vector<void*>> buffers;
@@ -310,7 +310,7 @@ void check_sends(int ranks, int teams, int trials) {
   for (int trial = 0; trial < trials; ++trial) {
     Sent& one = all[trial];
     one.signature = make_signature("handed", random_shapes(random, trial), ranks, 0, 1, 2);
-    Signature& signature = *one.signature;
+    FusedSignature& signature = *one.signature;
     std::vector<int32_t> order(teams);
     for (int k = 0; k < teams; ++k) order[k] = k;
     for (int k = teams - 1; k > 0; --k) std::swap(order[k], order[random.integer(0, k)]);
@@ -320,8 +320,7 @@ void check_sends(int ranks, int teams, int trials) {
       signature.targets.push_back(sends ? order[k] : -1);
       if (sends) one.source[order[k]] = k;
     }
-    signature.geometry.teams = teams;
-    signature.geometry.targets = signature.targets.data();
+    signature.divide_among(ranks, teams, 0);
     one.given.resize(members);
     one.slices.resize(members);
     one.wholes.resize(members);

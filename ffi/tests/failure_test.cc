@@ -1,6 +1,7 @@
 // A group whose ranks do not agree, or do not come: every rank gets an error, soon, and the group
 // works again in the next execution.
 
+#include <algorithm>
 #include <atomic>
 
 #include "testing.h"
@@ -15,7 +16,7 @@ struct Nothing {
   void total(const jaxcc_parts&) const {}
 };
 
-Status run(Group& group, int rank, const Signature& signature, int64_t execution) {
+Status run(Group& group, int rank, const FusedSignature& signature, int64_t execution) {
   Participant participant(group, rank, {&signature, execution, nullptr, false});
   const bool good = two_shot(participant, Nothing(), participant.view(), signature.geometry);
   CHECK(good == (participant.status().failure == Failure::kNone));
@@ -26,7 +27,7 @@ bool says(const Status& status, const std::string& text) {
   return status.message.find(text) != std::string::npos;
 }
 
-void check_works(Group& group, const Signature& signature, int64_t execution) {
+void check_works(Group& group, const FusedSignature& signature, int64_t execution) {
   on_ranks(group.ranks(), [&](int rank) {
     for (int i = 0; i < 100; ++i) {
       CHECK(run(group, rank, signature, execution).failure == Failure::kNone);
@@ -96,24 +97,24 @@ void check_close_call() {
   check_works(group, *signature, 100);
 }
 
-// One rank in two collectives at once, which have no order: the second is refused, the first
-// completes.
+// One rank in two collectives at once, which have no order: all ranks of that execution are told,
+// long before the limit, whether they wait already or come later.
 void check_busy() {
-  Group group({0, 1}, std::chrono::seconds(20));
-  const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);
-  std::atomic<bool> refused{false};
-  on_ranks(3, [&](int thread) {
-    if (thread == 2) {
-      while (!refused) std::this_thread::yield();
-      CHECK(run(group, 1, *signature, 1).failure == Failure::kNone);
-      return;
+  Group group({0, 1, 2}, std::chrono::seconds(20));
+  const auto signature = make_signature("sum", {{1, 64}}, 3, 0, 1, 1);
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> busy{0}, abandoned{0};
+  on_ranks(4, [&](int thread) {
+    if (thread == 3) {
+      while (!busy) std::this_thread::yield();
     }
-    const Status status = run(group, 0, *signature, 1);
-    if (status.failure == Failure::kNone) return;
-    CHECK(says(status, "BACKEND_BUSY"));
-    refused = true;
+    const Status status = run(group, std::max(0, thread - 1), *signature, 1);
+    CHECK(status.failure != Failure::kNone);
+    CHECK(says(status, "BACKEND_BUSY") || says(status, "BACKEND_ABANDONED"));
+    ++(says(status, "BACKEND_BUSY") ? busy : abandoned);
   });
-  CHECK(refused);
+  CHECK(busy == 1 && abandoned == 3);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
   check_works(group, *signature, 2);
 }
 

@@ -45,10 +45,10 @@ struct Shape {
 };
 
 // Tensors divided among the `ranks` of a team; tensor t is of kind t % kinds.
-inline std::unique_ptr<Signature> make_signature(const std::string& op,
-                                                 const std::vector<Shape>& shapes, int ranks,
-                                                 int scalars, const std::vector<Kind>& kinds) {
-  auto signature = std::make_unique<Signature>();
+inline std::unique_ptr<FusedSignature> make_signature(const std::string& op,
+                                                      const std::vector<Shape>& shapes, int ranks,
+                                                      int scalars, const std::vector<Kind>& kinds) {
+  auto signature = std::make_unique<FusedSignature>();
   signature->op = op;
   signature->text = op + " of";
   signature->kinds = kinds;
@@ -58,15 +58,14 @@ inline std::unique_ptr<Signature> make_signature(const std::string& op,
     signature->text += " " + std::to_string(shape.outer) + "x" + std::to_string(shape.extent);
     signature->elements += shape.outer * shape.extent;
   }
-  signature->geometry = divide(signature->tensors.data(), static_cast<int32_t>(shapes.size()),
-                               ranks, scalars, signature->kinds.data());
+  signature->divide_among(ranks, 1, scalars);
   return signature;
 }
 
-inline std::unique_ptr<Signature> make_signature(const std::string& op,
-                                                 const std::vector<Shape>& shapes, int ranks,
-                                                 int scalars, int operands, int results,
-                                                 int totals = 0) {
+inline std::unique_ptr<FusedSignature> make_signature(const std::string& op,
+                                                      const std::vector<Shape>& shapes, int ranks,
+                                                      int scalars, int operands, int results,
+                                                      int totals = 0) {
   return make_signature(op, shapes, ranks, scalars, {{operands, results, totals, 1}});
 }
 

@@ -9,5 +9,8 @@ def types() -> dict[str, dict[str, object]]:
 def has_kernel(key: str) -> bool:
     """Whether `jaxcc_fused` can run the kernel `key`."""
 
+def has_reduction(key: str) -> bool:
+    """Whether `jaxcc_move` can reduce with `key`, which is <op>.<dtype>."""
+
 def load_kernel(key: str, path: str) -> str:
     """Loads a kernel's shared object once; returns what is wrong with it, or an empty string."""
