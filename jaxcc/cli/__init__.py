@@ -1,3 +1,3 @@
-"""The command line: `jaxcc demo`, `jaxcc explain`, `jaxcc check`. Importing it imports no JAX."""
+"""The command line: `jaxcc demo`, `jaxcc check` and the rest. Importing it imports no JAX."""
 
 from jaxcc.cli._main import main as main

@@ -26,6 +26,7 @@ examples:
   jaxcc explain megatron             what Megatron's functions are here
   jaxcc check --help                 how to check a function for a mesh, with a program to try
   jaxcc tune --help                  how to find a function's fastest schedule on this machine
+  jaxcc doctor                       what works on this machine, and what does not and why
 
 exit status: 0 clean, 1 findings, 2 usage; with --json the document then has an "error"
 """
@@ -110,6 +111,12 @@ def _explain(args: argparse.Namespace) -> int:
     from jaxcc.cli._explain import explain
 
     return explain(args.topic, as_json=args.json)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from jaxcc.cli.doctor import doctor
+
+    return doctor(as_json=args.json)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -248,6 +255,14 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
     tune.add_argument("target", nargs="?", metavar="MODULE:FUNCTION", help="where the function is")
     _add_program(tune, "run on")
     _tune_options.add_options(tune)
+
+    command(
+        "doctor",
+        _doctor,
+        "say what this machine has and which backends work on it, and how to mend those that do "
+        "not; each is run once",
+        "jaxcc doctor",
+    )
     return parser
 
 

@@ -8,13 +8,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from jaxcc.cli._streams import write_document, writing
-from jaxcc.layout import JaxccError
+
+if TYPE_CHECKING:
+    from jaxcc.layout import JaxccError
 
 _UPDATE_S = 5.0
 _FILE_WIDTH = 120

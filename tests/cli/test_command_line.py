@@ -34,7 +34,7 @@ def run(
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["explain"], ["check"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["explain"], ["check"], ["doctor"]])
 def test_help_teaches_by_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([*command, "--help"])
