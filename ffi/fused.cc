@@ -20,6 +20,9 @@ namespace ffi = xla::ffi;
 
 namespace {
 
+// The operand that says where the program has this rank; the first one, 0, is the order buffer.
+constexpr size_t kPlace = 1;
+
 struct Seat {
   Group* group = nullptr;
   int rank = 0;
@@ -110,7 +113,7 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
     read.insert(buffer.untyped_data());
     bytes += buffer.size_bytes();
-    if (i > 0) watched.push_back({nullptr, buffer.size_bytes()});
+    if (i > kPlace) watched.push_back({nullptr, buffer.size_bytes()});
   }
   const Geometry& geometry = signature->geometry;
   size_t t = 0;
@@ -217,15 +220,22 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   const std::string& op = call->signature->op;
   if (device < 0 || static_cast<size_t>(device) >= call->seats.size() ||
       !call->seats[device].group) {
-    return invalid(op,
-                   "runs on device " + std::to_string(device) + ", which is in none of its groups");
+    for (Seat& seat : call->seats) {
+      if (seat.group) seat.group->spoil(run.run_id);
+    }
+    return error(ffi::ErrorCode::kFailedPrecondition,
+                 "[BACKEND_MESH] " + op + " runs on device " + std::to_string(device) +
+                     ", and was made for a mesh without it; make it for the mesh of the shard_map "
+                     "that it runs in: mesh=");
   }
-  if (args.size() != call->operands + 1 || rets.size() != call->results + 1) {
+  if (args.size() != call->operands + kPlace + 1 || rets.size() != call->results + 1) {
     return invalid(op, "has " + std::to_string(args.size()) + " operands and " +
                            std::to_string(rets.size()) + " results, not " +
-                           std::to_string(call->operands + 1) + " and " +
+                           std::to_string(call->operands + kPlace + 1) + " and " +
                            std::to_string(call->results + 1));
   }
+  const auto place = args.get<ffi::BufferR0<ffi::S32>>(kPlace);
+  if (!place) return place.error();
   std::call_once(call->seen, [&] { call->look(args, rets); });
   if (!call->problem.empty()) return invalid(op, call->problem);
 
@@ -241,7 +251,7 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   }
   thread_local std::vector<void*> buffers;
   buffers.clear();
-  for (size_t i = 1; i < args.size(); ++i) {
+  for (size_t i = kPlace + 1; i < args.size(); ++i) {
     buffers.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }
   for (size_t i = 1; i < rets.size(); ++i) {
@@ -253,8 +263,9 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   spans = call->watched;
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
   seat.residents.seen(spans);
-  Participant rank(*seat.group, seat.rank,
-                   {call->signature, run.run_id, buffers.data(), call->stream, call});
+  Participant rank(
+      *seat.group, seat.rank,
+      {call->signature, run.run_id, buffers.data(), call->stream, call, place->typed_data()[0]});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
     return ffi::Error::Success();
   }

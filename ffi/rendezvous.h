@@ -34,6 +34,7 @@ struct Call {
   void* const* buffers;
   bool stream;
   const void* site = nullptr;  // which call of the program it is: two may have one signature
+  int64_t place = -1;          // in the program: group * ranks + rank there; -1 if it is as seated
 };
 
 class Group {
@@ -42,6 +43,9 @@ class Group {
   Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout);
 
   int ranks() const { return static_cast<int>(devices_.size()); }
+
+  // Releases who waits here in execution `run`, of which a rank has failed elsewhere.
+  void spoil(int64_t run) { failed_run_.store(run, std::memory_order_release); }
 
  private:
   friend class Participant;
@@ -59,7 +63,10 @@ class Group {
   void finish(uint64_t epoch);
   void give_up(uint64_t epoch, int rank);
   void fail(uint64_t epoch, uint64_t present, const Status& status);
+  int rank_at(int seat) const;
+  int64_t group_at(int seat) const;
   std::string mismatch() const;
+  std::string strangers() const;
   std::string name() const;
   template <class Ready>
   void wait(uint64_t epoch, int rank, int missing, Ready ready);
@@ -78,7 +85,9 @@ class Group {
   alignas(64) std::atomic<int64_t> remaining_{0};
 };
 
-// The platform of two_shot for one rank of a Group.
+// The platform of two_shot for one rank of a Group. Devices have fixed seats in the group, where
+// they announce themselves; the rank of each is the program's, which may order the same devices
+// otherwise.
 class Participant {
  public:
   struct Lanes {
@@ -86,8 +95,12 @@ class Participant {
     static constexpr int64_t step() { return 1; }
   };
 
-  Participant(Group& group, int rank, const Call& call)
-      : group_(group), rank_(rank), call_(call), victim_(rank) {}
+  Participant(Group& group, int seat, const Call& call)
+      : group_(group),
+        seat_(seat),
+        rank_(call.place < 0 ? seat : static_cast<int>(call.place % group.ranks())),
+        call_(call),
+        victim_(rank_) {}
 
   bool enter();
   bool claim(const Geometry& geometry, Chunk* chunk);
@@ -117,6 +130,7 @@ class Participant {
   bool settle();
 
   Group& group_;
+  const int seat_;
   const int rank_;
   const Call call_;
   PeerView view_{};

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxcc.layout import BackendError
 from jaxcc.runtime._groups import Groups
@@ -95,7 +97,8 @@ def fused_call(
 
     Args:
       kernel: key of a kernel that is built in or loaded.
-      groups: who runs it together.
+      groups: who runs it together. The ranks are those of the enclosing `shard_map`, which may have
+        the devices of a group in another order.
       tensors: of any shapes and sizes.
       order: what `new_order` or the program's previous fused call gave. It keeps ranks from
         coming to independent calls in different orders, which would never end.
@@ -108,7 +111,9 @@ def fused_call(
 
     Raises:
       BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
-        loaded, BACKEND_ARGUMENT if a tensor is not of its kind.
+        loaded, BACKEND_ARGUMENT if a tensor is not of its kind, BACKEND_AXIS or BACKEND_MESH if the
+        axes of the groups are not bound here or have other sizes. When it runs, BACKEND_MESH if the
+        `shard_map` has other devices in a group.
     """
     if not has_kernel(kernel):
         raise BackendError("BACKEND_KERNEL", f"{op}: no kernel {kernel!r} is loaded")
@@ -122,11 +127,12 @@ def fused_call(
                 f"{op}: tensors of a kind have equally many operands and results, not "
                 f"{(kind.operands, kind.results)} and {counts}",
             )
+    place = _place(groups, op)
     register()
     teams = teams or Teams(groups.ranks)
     scalars, first_scalar = _shared([tensor.scalars for tensor in tensors])
     aliases = {0: 0}
-    operand, result = 1 + len(scalars), 1
+    operand, result = 2 + len(scalars), 1
     for tensor in tensors:
         aliases.update((operand + i, result + k) for i, k in tensor.aliases.items())
         operand, result = operand + len(tensor.operands), result + len(tensor.results)
@@ -140,6 +146,7 @@ def fused_call(
     ]
     order, *flat = call(
         order,
+        place,
         *scalars,
         *(operand for tensor in tensors for operand in tensor.operands),
         kernel=kernel,
@@ -154,6 +161,30 @@ def fused_call(
     )
     rest = iter(flat)
     return order, [tuple(next(rest) for _ in tensor.results) for tensor in tensors]
+
+
+def _place(groups: Groups, op: str) -> jax.Array:
+    """Where the program has this rank: the number of its group times the ranks of one, plus its own."""
+    here = jax.sharding.get_abstract_mesh()
+    missing = [axis for axis in groups.axes if axis not in here.manual_axes]
+    if missing:
+        raise BackendError(
+            "BACKEND_AXIS",
+            f"{op} runs over {', '.join(map(repr, missing))}, but the mesh axes here are: "
+            f"{', '.join(map(repr, here.manual_axes)) or 'none'}",
+            fixes=("call it inside jax.shard_map over the mesh that it was made for",),
+        )
+    ranks = math.prod(here.shape[axis] for axis in groups.axes)
+    if ranks != groups.ranks:
+        raise BackendError(
+            "BACKEND_MESH",
+            f"{op} was made for {groups.ranks} ranks along {', '.join(map(repr, groups.axes))}, "
+            f"and there are {ranks} here",
+            fixes=("make it for the mesh of the enclosing jax.shard_map: mesh=",),
+        )
+    others = [axis for axis in here.axis_names if axis in here.manual_axes]
+    others = [axis for axis in others if axis not in groups.axes]
+    return lax.axis_index((*others, *groups.axes))
 
 
 def _shared(blocks: Sequence[tuple[jax.Array, ...]]) -> tuple[list[jax.Array], list[int]]:
