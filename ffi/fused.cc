@@ -53,7 +53,7 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
     const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
     read.insert(buffer.untyped_data());
     bytes += buffer.size_bytes();
-    if (i > 0) watched.push_back({nullptr, buffer.size_bytes()});
+    if (i > kPlace) watched.push_back({nullptr, buffer.size_bytes()});
   }
   const Geometry& geometry = signature->geometry;
   size_t t = 0;
@@ -130,16 +130,15 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
                    ffi::RemainingRets rets) {
   const std::string& op = call->signature->op;
   const Seats::Seat* seat = call->seats.find(device);
-  if (!seat) {
-    return invalid(op,
-                   "runs on device " + std::to_string(device) + ", which is in none of its groups");
-  }
-  if (args.size() != call->operands + 1 || rets.size() != call->results + 1) {
+  if (!seat) return call->seats.stranger(op, device, run.run_id);
+  if (args.size() != call->operands + kPlace + 1 || rets.size() != call->results + 1) {
     return invalid(op, "has " + std::to_string(args.size()) + " operands and " +
                            std::to_string(rets.size()) + " results, not " +
-                           std::to_string(call->operands + 1) + " and " +
+                           std::to_string(call->operands + kPlace + 1) + " and " +
                            std::to_string(call->results + 1));
   }
+  const auto place = place_of(args);
+  if (!place) return place.error();
   std::call_once(call->seen, [&] { call->look(args, rets); });
   if (!call->problem.empty()) return invalid(op, call->problem);
 
@@ -150,7 +149,7 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   }
   thread_local std::vector<void*> buffers;
   buffers.clear();
-  for (size_t i = 1; i < args.size(); ++i) {
+  for (size_t i = kPlace + 1; i < args.size(); ++i) {
     buffers.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
   }
   for (size_t i = 1; i < rets.size(); ++i) {
@@ -161,8 +160,8 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   spans = call->watched;
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
   call->residents[device].seen(spans);
-  Participant rank(*seat->group, seat->rank,
-                   {call->signature, run.run_id, buffers.data(), call->stream, call});
+  Participant rank(*seat->group, seat->number,
+                   {call->signature, run.run_id, buffers.data(), call->stream, call, *place});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
     return ffi::Error::Success();
   }

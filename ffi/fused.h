@@ -1,12 +1,14 @@
 // The XLA FFI target `jaxcc_fused`: one kernel, run by a group of ranks on the buffers of all of
 // them.
 //
-// Operands: order, scalars..., tensor 0's operands..., tensor 1's operands..., and so on. Results:
-// order, tensor 0's results..., and so on. The order buffer is copied through; it makes XLA run a
-// program's collectives in one order on all ranks. Attributes:
+// Operands: order, place, scalars..., tensor 0's operands..., tensor 1's operands..., and so on.
+// Results: order, tensor 0's results..., and so on. The order buffer is copied through; it makes
+// XLA run a program's collectives in one order on all ranks. The place, an i32, is where the
+// program has this rank: its group * ranks + its rank there. Attributes:
 //   kernel    string   key of the kernel
 //   op        string   name for messages
-//   devices   i64[]    local device ordinals: groups of `ranks`, one after another
+//   devices   i64[]    local device ordinals: groups of `ranks`, one after another; the program may
+//                      order those of a group otherwise
 //   ranks     i64      ranks in a group
 //   team      i64      ranks among which a tensor is divided; a group is teams, one after another
 //   targets   i64[]    for each team the one that it sends to or -1; empty if none sends

@@ -82,4 +82,14 @@ std::string Seats::take(ffi::Span<const int64_t> devices, int64_t ranks) {
   return "";
 }
 
+ffi::Error Seats::stranger(const std::string& op, int32_t device, int64_t run) const {
+  for (const Seat& seat : seats_) {
+    if (seat.group) seat.group->spoil(run);
+  }
+  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                    "[BACKEND_MESH] " + op + " runs on device " + std::to_string(device) +
+                        ", and was made for a mesh without it; make it for the mesh of the "
+                        "shard_map that it runs in: mesh=");
+}
+
 }  // namespace jaxcc

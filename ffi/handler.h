@@ -24,12 +24,12 @@ xla::ffi::Error failure(const Status& status);
 // Buffers larger than this do not stay in the cache.
 int64_t cache_bytes();
 
-// Which rank of which group each device is.
+// Which seat of which group each device has.
 class Seats {
  public:
   struct Seat {
     Group* group = nullptr;
-    int rank = 0;
+    int number = 0;
   };
 
   // `devices` are ordinals in this process: groups of `ranks`, one after another. Returns what is
@@ -45,6 +45,9 @@ class Seats {
     return known && seats_[device].group ? &seats_[device] : nullptr;
   }
 
+  // The error of a device without a seat. Nobody then waits for it in this execution.
+  xla::ffi::Error stranger(const std::string& op, int32_t device, int64_t run) const;
+
  private:
   std::vector<Seat> seats_;  // by ordinal
 };
@@ -59,6 +62,16 @@ const T& shared(std::unique_ptr<T> signature) {
   std::unique_ptr<T>& kept = signatures[signature->text];
   if (!kept) kept = std::move(signature);
   return *kept;
+}
+
+// The operand that says where the program has this rank: its group * ranks + its rank there. The
+// first, 0, is the order buffer.
+constexpr size_t kPlace = 1;
+
+inline xla::ffi::ErrorOr<int64_t> place_of(const xla::ffi::RemainingArgs& args) {
+  const auto place = args.get<xla::ffi::BufferR0<xla::ffi::S32>>(kPlace);
+  if (!place) return xla::ffi::Unexpected(place.error());
+  return place->typed_data()[0];
 }
 
 // Hands on the order buffer, the first operand and result of every collective.

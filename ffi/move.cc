@@ -58,14 +58,13 @@ ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::Remainin
                    ffi::RemainingRets rets) {
   const MoveSignature& signature = *call->signature;
   const Seats::Seat* seat = call->seats.find(device);
-  if (!seat) {
-    return invalid(signature.op,
-                   "runs on device " + std::to_string(device) + ", which is in none of its groups");
-  }
-  if (args.size() != 2 || rets.size() != 2) {
+  if (!seat) return call->seats.stranger(signature.op, device, run.run_id);
+  if (args.size() != kPlace + 2 || rets.size() != 2) {
     return invalid(signature.op, "has not one operand and one result");
   }
-  const ffi::AnyBuffer x = *args.get<ffi::AnyBuffer>(1);
+  const auto place = place_of(args);
+  if (!place) return place.error();
+  const ffi::AnyBuffer x = *args.get<ffi::AnyBuffer>(kPlace + 1);
   const ffi::AnyBuffer y = **rets.get<ffi::AnyBuffer>(1);
   if (static_cast<int64_t>(x.size_bytes()) != signature.operand_bytes ||
       static_cast<int64_t>(y.size_bytes()) != signature.result_bytes) {
@@ -77,7 +76,8 @@ ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::Remainin
   pass_order(args, rets);
   if (y.size_bytes() >= kHugePageBytes) use_huge_pages(y.untyped_data(), y.size_bytes());
   void* const buffers[] = {x.untyped_data(), y.untyped_data()};
-  Participant rank(*seat->group, seat->rank, {&signature, run.run_id, buffers, call->stream, call});
+  Participant rank(*seat->group, seat->number,
+                   {&signature, run.run_id, buffers, call->stream, call, *place});
   if (move_all(rank, rank.view(), signature.moves)) return ffi::Error::Success();
   return failure(rank.status());
 }

@@ -1,8 +1,8 @@
 // The XLA FFI target `jaxcc_move`: a list of moves from the operands of a group of ranks to their
 // results.
 //
-// Operands: order, x. Results: order, y, which is no operand's buffer. The order buffer is that of
-// fused.h. Attributes:
+// Operands: order, place, x. Results: order, y, which is no operand's buffer. The order buffer and
+// the place are those of fused.h. Attributes:
 //   op        string   name for messages
 //   devices   i64[]    local device ordinals: groups of `ranks`, one after another
 //   ranks     i64      ranks in a group

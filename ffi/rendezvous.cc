@@ -99,8 +99,9 @@ std::string Group::name() const {
 
 // Readies the work. Called by the last rank to come, when all others wait.
 bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
-  for (int rank = 0; rank < ranks(); ++rank) {
-    const Call& call = entries_[rank].call;
+  uint64_t taken = 0;
+  for (int seat = 0; seat < ranks(); ++seat) {
+    const Call& call = entries_[seat].call;
     const Call& first = entries_[0].call;
     const bool same =
         call.run == first.run && call.site == first.site &&
@@ -109,6 +110,12 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
       fail(epoch, everyone_, {Failure::kMismatch, mismatch()});
       return false;
     }
+    const int rank = rank_at(seat);
+    if (group_at(seat) != group_at(0) || taken >> rank & 1) {
+      fail(epoch, everyone_, {Failure::kMismatch, strangers()});
+      return false;
+    }
+    taken |= uint64_t{1} << rank;
     buffers_[rank] = call.buffers;
     claimed_[rank].value.store(0, std::memory_order_relaxed);
   }
@@ -142,11 +149,10 @@ void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
 }
 
 Status Group::abandoned(const std::string& op) const {
-  return {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": an earlier collective of " +
-                                   name() + " failed in this execution"};
+  return {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": a collective of " + name() +
+                                   " failed in this execution; its first error says why"};
 }
 
-// Spoils an execution that has failed on one rank: nobody waits in it for that rank.
 void Group::spoil(int64_t run) {
   failed_run_.store(run, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
@@ -177,23 +183,46 @@ void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
                                " did not come within " + limit + " s (JAXCC_TIMEOUT_S)"});
 }
 
+int Group::rank_at(int seat) const {
+  const int64_t place = entries_[seat].call.place;
+  return place < 0 ? seat : static_cast<int>(place % ranks());
+}
+
+int64_t Group::group_at(int seat) const {
+  const int64_t place = entries_[seat].call.place;
+  return place < 0 ? 0 : place / ranks();
+}
+
+// What is wrong where the program divides the devices into other groups.
+std::string Group::strangers() const {
+  std::vector<std::string> seats;
+  for (int seat = 0; seat < ranks(); ++seat) {
+    seats.push_back("device " + std::to_string(devices_[seat]) + " is rank " +
+                    std::to_string(rank_at(seat)) + " of group " + std::to_string(group_at(seat)));
+  }
+  return "[BACKEND_MESH] " + entries_[0].call.signature->op + " was made for " + name() +
+         ", but in the shard_map that it runs in " + join(seats) +
+         "; make it for that shard_map's mesh: mesh=";
+}
+
 std::string Group::mismatch() const {
   const Call& first = entries_[0].call;
-  for (int rank = 1; rank < ranks(); ++rank) {
-    const Call& call = entries_[rank].call;
+  const std::string one = "rank " + std::to_string(rank_at(0));
+  for (int seat = 1; seat < ranks(); ++seat) {
+    const Call& call = entries_[seat].call;
     const std::string head =
         "[BACKEND_MISMATCH] the ranks of " + name() + " came to different collectives: ";
-    const std::string peer = "rank " + std::to_string(rank);
+    const std::string peer = "rank " + std::to_string(rank_at(seat));
     if (call.signature->text != first.signature->text) {
-      return head + "rank 0 to " + first.signature->text + "; " + peer + " to " +
+      return head + one + " to " + first.signature->text + "; " + peer + " to " +
              call.signature->text;
     }
     if (call.run != first.run) {
-      return head + "rank 0 to " + first.signature->op + " of execution " +
+      return head + one + " to " + first.signature->op + " of execution " +
              std::to_string(first.run) + "; " + peer + " of execution " + std::to_string(call.run);
     }
     if (call.site != first.site) {
-      return head + "rank 0 to one call of " + first.signature->text + "; " + peer +
+      return head + one + " to one call of " + first.signature->text + "; " + peer +
              " to another call of it";
     }
   }
@@ -232,7 +261,7 @@ void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
 }
 
 bool Participant::enter() {
-  Group::Entry& entry = group_.entries_[rank_];
+  Group::Entry& entry = group_.entries_[seat_];
   const std::string& op = call_.signature->op;
   if (entry.busy.exchange(true, std::memory_order_acquire)) {
     status_ = {Failure::kMismatch, "[BACKEND_BUSY] " + op + ": rank " + std::to_string(rank_) +
@@ -242,7 +271,7 @@ bool Participant::enter() {
     group_.spoil(call_.run);
     return false;
   }
-  const uint64_t bit = uint64_t{1} << rank_;
+  const uint64_t bit = uint64_t{1} << seat_;
   uint64_t old;
   for (;;) {
     if (call_.run == group_.failed_run_.load(std::memory_order_acquire)) {
@@ -265,7 +294,7 @@ bool Participant::enter() {
   } else {
     const int missing = group_.ranks() - __builtin_popcountll(came);
     uint64_t seen = 0;
-    group_.wait(epoch_, rank_, missing, [&](uint64_t state) {
+    group_.wait(epoch_, seat_, missing, [&](uint64_t state) {
       seen = state;
       return epoch_of(state) != epoch_ || (state & kOpen);
     });
@@ -305,13 +334,13 @@ bool Participant::last() {
 void Participant::finish() { group_.finish(epoch_); }
 
 void Participant::wait_for_end() {
-  group_.wait(epoch_, rank_, group_.ranks() - 1,
+  group_.wait(epoch_, seat_, group_.ranks() - 1,
               [&](uint64_t state) { return epoch_of(state) != epoch_; });
 }
 
 // Takes the outcome and frees the rank's entry.
 bool Participant::settle() {
-  Group::Entry& entry = group_.entries_[rank_];
+  Group::Entry& entry = group_.entries_[seat_];
   const bool good = entry.status.failure == Failure::kNone;
   if (!good) status_ = std::exchange(entry.status, {});
   entry.busy.store(false, std::memory_order_release);

@@ -34,6 +34,7 @@ struct Call {
   void* const* buffers;
   bool stream;
   const void* site = nullptr;  // which call of the program it is: two may have one signature
+  int64_t place = -1;          // in the program: group * ranks + rank there; -1 if it is as seated
 };
 
 class Group {
@@ -42,6 +43,9 @@ class Group {
   Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout);
 
   int ranks() const { return static_cast<int>(devices_.size()); }
+
+  // Releases who waits here in execution `run`, which has failed on one rank.
+  void spoil(int64_t run);
 
  private:
   friend class Participant;
@@ -58,10 +62,12 @@ class Group {
   bool open(uint64_t epoch, const Signature& signature, bool alone);
   void finish(uint64_t epoch);
   void give_up(uint64_t epoch, int rank, bool spoilt);
-  void spoil(int64_t run);
   Status abandoned(const std::string& op) const;
   void fail(uint64_t epoch, uint64_t present, const Status& status);
+  int rank_at(int seat) const;
+  int64_t group_at(int seat) const;
   std::string mismatch() const;
+  std::string strangers() const;
   std::string name() const;
   template <class Ready>
   void wait(uint64_t epoch, int rank, int missing, Ready ready);
@@ -80,7 +86,9 @@ class Group {
   alignas(64) std::atomic<int64_t> remaining_{0};
 };
 
-// The platform of a collective for one rank of a Group.
+// The platform of a collective for one rank of a Group. Devices have fixed seats in the group,
+// where they announce themselves; the rank of each is the program's, which may order the same
+// devices otherwise.
 class Participant {
  public:
   struct Lanes {
@@ -88,8 +96,12 @@ class Participant {
     static constexpr int64_t step() { return 1; }
   };
 
-  Participant(Group& group, int rank, const Call& call)
-      : group_(group), rank_(rank), call_(call), victim_(rank) {}
+  Participant(Group& group, int seat, const Call& call)
+      : group_(group),
+        seat_(seat),
+        rank_(call.place < 0 ? seat : static_cast<int>(call.place % group.ranks())),
+        call_(call),
+        victim_(rank_) {}
 
   bool enter();
   // `count`: the chunks that each rank begins with.
@@ -120,6 +132,7 @@ class Participant {
   bool settle();
 
   Group& group_;
+  const int seat_;
   const int rank_;
   const Call call_;
   PeerView view_{};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "../protocol/barrier.h"
@@ -222,25 +223,33 @@ std::vector<Shape> random_shapes(Random& random, int trial) {
 }
 
 // Many collectives of different shapes, one after another, on one group, with ranks that come at
-// different times.
+// different times, as other ranks than their seats are.
 void check_in_process(int ranks, int trials) {
   Random random(100 + ranks);
   Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));
   std::vector<std::vector<Shape>> shapes;
   std::vector<Problem> before, after;
+  std::vector<std::vector<int64_t>> places;  // of each seat
   for (int trial = 0; trial < trials; ++trial) {
     shapes.push_back(random_shapes(random, trial));
     before.push_back(make_problem(shapes.back(), ranks, random));
     after.push_back(copy(before.back(), shapes.back()));
+    std::vector<int64_t> place(ranks);
+    std::iota(place.begin(), place.end(), ranks * random.integer(0, 3));
+    for (int r = ranks - 1; r > 0; --r) std::swap(place[r], place[random.integer(0, r)]);
+    places.push_back(place);
   }
-  on_ranks(ranks, [&](int r) {
-    Random delays(r);
+  on_ranks(ranks, [&](int seat) {
+    Random delays(seat);
     for (int trial = 0; trial < trials; ++trial) {
       if (delays.integer(0, 9) == 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(delays.integer(0, 300)));
       }
       Problem& problem = after[trial];
-      Participant rank(group, r, {problem.signature.get(), 1, problem.views[r], trial % 2 == 0});
+      const int64_t place = places[trial][seat];
+      Participant rank(group, seat,
+                       {problem.signature.get(), 1, problem.views[place % ranks], trial % 2 == 0,
+                        nullptr, place});
       CHECK(two_shot(rank, Update(), rank.view(), problem.signature->geometry));
     }
   });

@@ -16,8 +16,9 @@ struct Nothing {
   void total(const jaxcc_parts&) const {}
 };
 
-Status run(Group& group, int rank, const FusedSignature& signature, int64_t execution) {
-  Participant participant(group, rank, {&signature, execution, nullptr, false});
+Status run(Group& group, int rank, const FusedSignature& signature, int64_t execution,
+           int64_t place = -1) {
+  Participant participant(group, rank, {&signature, execution, nullptr, false, nullptr, place});
   const bool good = two_shot(participant, Nothing(), participant.view(), signature.geometry);
   CHECK(good == (participant.status().failure == Failure::kNone));
   return participant.status();
@@ -97,6 +98,41 @@ void check_close_call() {
   check_works(group, *signature, 100);
 }
 
+// Devices that the program has in other groups, or twice as one rank.
+void check_strangers() {
+  Group group({4, 5, 6}, kTimeout);
+  const auto signature = make_signature("sum", {{1, 100}}, 3, 0, 1, 1);
+  int64_t execution = 0;
+  for (const std::vector<int64_t>& places : {std::vector<int64_t>{0, 1, 5}, {2, 3, 4}, {0, 1, 1}}) {
+    ++execution;
+    on_ranks(3, [&](int seat) {
+      const Status status = run(group, seat, *signature, execution, places[seat]);
+      CHECK(status.failure == Failure::kMismatch);
+      CHECK(says(status, "[BACKEND_MESH] sum was made for the group of devices 4, 5, 6"));
+      CHECK(says(status, "device 6 is rank " + std::to_string(places[2] % 3) + " of group " +
+                             std::to_string(places[2] / 3)));
+    });
+    check_works(group, *signature, ++execution);
+  }
+}
+
+// A rank that fails before it comes releases the others before their limit.
+void check_spoilt() {
+  Group group({0, 1, 2}, std::chrono::seconds(60));
+  const auto signature = make_signature("sum", {{1, 64}}, 3, 0, 1, 1);
+  on_ranks(3, [&](int rank) {
+    if (rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      group.spoil(1);
+      return;
+    }
+    const Status status = run(group, rank, *signature, 1);
+    CHECK(status.failure == Failure::kAbandoned);
+    CHECK(says(status, "failed in this execution"));
+  });
+  check_works(group, *signature, 2);
+}
+
 // One rank in two collectives at once, which have no order: all ranks of that execution are told,
 // long before the limit, whether they wait already or come later.
 void check_busy() {
@@ -127,6 +163,8 @@ int main() {
   check_timeout(2, 1);
   check_timeout(4, 2);
   check_close_call();
+  check_strangers();
+  check_spoilt();
   check_busy();
   return 0;
 }

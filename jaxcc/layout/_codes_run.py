@@ -167,7 +167,7 @@ _CODEGEN = {
 
 _BACKEND = {
     "ABANDONED": (
-        "an earlier collective of the same execution failed",
+        "another collective of the same execution failed",
         "When a collective fails, the rest of that execution fails at once, so that no rank waits "
         "for ranks that have given up. The first error says why; the next execution starts anew.",
     ),
@@ -196,7 +196,8 @@ _BACKEND = {
     "AXIS": (
         "an axis that the mesh does not have",
         "The group of a kernel or collective is named by mesh axes, each once. Use the axes that "
-        "the message lists, or pass the mesh=, that of the enclosing jax.shard_map, that has them.",
+        "the message lists, or pass the mesh=, that of the enclosing jax.shard_map, that has them. "
+        "A schedule's .local and an optimizer's step run inside jax.shard_map only.",
     ),
     "DISAGREE": (
         "processes of one group are about to run different collectives",
@@ -225,10 +226,12 @@ _BACKEND = {
         "instead, before Python starts: the message and jaxcc.malloc_environment() have them.",
     ),
     "MESH": (
-        "the host backend does not know the group's devices",
+        "a kernel does not know the devices of its group, or was made for others",
         "Inside jax.shard_map JAX does not tell which devices stand behind an axis. jaxcc knows "
         "them without help only if the group is all devices of the process. Otherwise pass mesh=, "
-        "the mesh of the enclosing jax.shard_map.",
+        "the mesh of the enclosing jax.shard_map: to the collective, to the optimizer, or to "
+        "schedule.compile. It may have the devices of a group in another order, but not other "
+        "groups.",
     ),
     "MPI_DEVICES": (
         "the mpi backend needs one device in each process",

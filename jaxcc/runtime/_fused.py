@@ -12,6 +12,7 @@ import numpy as np
 from jaxcc.layout import BackendError
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import has_kernel, register
+from jaxcc.runtime._place import place_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def fused_call(
 
     Args:
       kernel: key of a kernel that is built in or loaded.
-      groups: who runs it together.
+      groups: who runs it together. The ranks are those of the enclosing `shard_map`, which may have
+        the devices of a group in another order.
       tensors: of any shapes and sizes.
       order: what `new_order` or the program's previous fused call gave. It keeps ranks from
         coming to independent calls in different orders, which would never end.
@@ -108,7 +110,9 @@ def fused_call(
 
     Raises:
       BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
-        loaded, BACKEND_ARGUMENT if a tensor is not of its kind.
+        loaded, BACKEND_ARGUMENT if a tensor is not of its kind, BACKEND_AXIS or BACKEND_MESH if the
+        axes of the groups are not bound here or have other sizes. When it runs, BACKEND_MESH if the
+        `shard_map` has other devices in a group.
     """
     if not has_kernel(kernel):
         raise BackendError("BACKEND_KERNEL", f"{op}: no kernel {kernel!r} is loaded")
@@ -122,11 +126,12 @@ def fused_call(
                 f"{op}: tensors of a kind have equally many operands and results, not "
                 f"{(kind.operands, kind.results)} and {counts}",
             )
+    place = place_of(groups, op)
     register()
     teams = teams or Teams(groups.ranks)
     scalars, first_scalar = _shared([tensor.scalars for tensor in tensors])
     aliases = {0: 0}
-    operand, result = 1 + len(scalars), 1
+    operand, result = 2 + len(scalars), 1
     for tensor in tensors:
         aliases.update((operand + i, result + k) for i, k in tensor.aliases.items())
         operand, result = operand + len(tensor.operands), result + len(tensor.results)
@@ -140,6 +145,7 @@ def fused_call(
     ]
     order, *flat = call(
         order,
+        place,
         *scalars,
         *(operand for tensor in tensors for operand in tensor.operands),
         kernel=kernel,

@@ -21,10 +21,12 @@ class Groups:
     Attributes:
       devices: index in this process of every device, one group after another, in rank order.
       ranks: ranks in a group.
+      axes: the mesh axes that a group runs along, the first the major one.
     """
 
     devices: tuple[int, ...]
     ranks: int
+    axes: tuple[str, ...]
 
     @property
     def count(self) -> int:
@@ -74,4 +76,4 @@ def groups_of(mesh: Mesh, axis_name: str | Sequence[str]) -> Groups:
             f"the host backend takes up to {MAX_RANKS} ranks in a group, not {ranks}",
         )
     ordered = mesh.devices.transpose(*across, *along).flat
-    return Groups(tuple(int(device.local_hardware_id) for device in ordered), ranks)
+    return Groups(tuple(int(device.local_hardware_id) for device in ordered), ranks, names)

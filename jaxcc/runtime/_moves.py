@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import native, register
+from jaxcc.runtime._place import place_of
 
 ZEROS = -1
 """The source of a move that stores zeros."""
@@ -64,7 +65,12 @@ def move_call(
 
     Returns:
       The order buffer for the next call, and the result.
+
+    Raises:
+      BackendError: what `place_of` raises; when it runs, BACKEND_MESH if the `shard_map` has other
+        devices in a group.
     """
+    place = place_of(groups, op)
     register()
     size = x.dtype.itemsize
     call = jax.ffi.ffi_call(
@@ -72,6 +78,7 @@ def move_call(
     )
     order, y = call(
         order,
+        place,
         x,
         op=op,
         devices=np.asarray(groups.devices, np.int64),

@@ -56,14 +56,15 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         jax.ShapeDtypeStruct(order.shape, order.dtype),
         jax.ShapeDtypeStruct(x.shape, x.dtype),
     )
-    return jax.ffi.ffi_call("jaxcc_fused", shapes)(order, x, **(attributes | changes))[1]
+    place = lax.axis_index("x")
+    return jax.ffi.ffi_call("jaxcc_fused", shapes)(order, place, x, **(attributes | changes))[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"kernel": "gone"}, "BACKEND_KERNEL"),
-        ({"devices": np.array([2, 3], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"devices": np.array([2, 3], np.int64)}, "BACKEND_MESH"),
         ({"devices": np.array([0, 0], np.int64)}, "BACKEND_ARGUMENT"),
         ({"devices": np.array([0, -1], np.int64)}, "BACKEND_ARGUMENT"),
         ({"devices": np.array([0], np.int64)}, "BACKEND_ARGUMENT"),
@@ -149,6 +150,9 @@ def test_fused_call_refuses_before_it_traces() -> None:
     result = (jax.ShapeDtypeStruct(x.shape, x.dtype),)
     one, two = Tensor((x,), result, 1, 4), Tensor((x, x), result, 1, 4)
     groups = groups_of(MESH, "x")
+    with pytest.raises(BackendError, match="mesh axes here are: none") as caught:
+        fused_call("all_reduce.sum.f32", groups, [one], new_order(), op="test")
+    assert caught.value.code == "BACKEND_AXIS"
     with pytest.raises(BackendError, match="'gone'") as caught:
         fused_call("gone", groups, [one], new_order(), op="test")
     assert caught.value.code == "BACKEND_KERNEL"

@@ -118,7 +118,7 @@ def test_groups_follow_the_mesh() -> None:
 def test_ranks_may_be_some_of_the_devices() -> None:
     mesh = make_mesh(2, devices=[3, 1])
     groups = groups_of(mesh, "x")
-    assert groups == Groups((3, 1), 2)
+    assert groups == Groups((3, 1), 2, ("x",))
     x = np.random.default_rng(0).normal(size=(2, 50_000)).astype(np.float32)
 
     def per_rank(x: jax.Array) -> jax.Array:

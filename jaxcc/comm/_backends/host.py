@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 from jax import lax
 
 from jaxcc.comm._backends._reduction import Order, all_reduce_like_lax
@@ -71,7 +72,8 @@ def _groups(call: Call) -> Groups:
             because="inside jax.shard_map JAX does not tell them, and the group is not all devices",
             fixes=("pass mesh=, the mesh of the enclosing jax.shard_map",),
         )
-    return groups_of(jax.sharding.Mesh(devices, ("all",)), "all")
+    sizes = [bound.shape[axis] for axis in call.axes]
+    return groups_of(jax.sharding.Mesh(np.reshape(devices, sizes), call.axes), call.axes)
 
 
 HOST = _Host()
