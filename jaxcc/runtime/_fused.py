@@ -164,7 +164,7 @@ def fused_call(
 
 
 def _place(groups: Groups, op: str) -> jax.Array:
-    """Where the program has this rank: the number of its group times the ranks of one, plus its own."""
+    """Where the program has this rank: its group's number times the ranks of one, plus its own."""
     here = jax.sharding.get_abstract_mesh()
     missing = [axis for axis in groups.axes if axis not in here.manual_axes]
     if missing:
