@@ -12,10 +12,19 @@ from jax import lax
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutError, being_checked
+from jaxcc.optim._owners import SHARED
 from jaxcc.optim._slices import block_size
-from jaxcc.optim._state import SHARED, StateForm
+from jaxcc.optim._state import StateForm
+from jaxcc.optim._trees import check_structure
 
 _SLICES = "slices in the state"
+_OTHER_GROUP = (
+    "a state from a group of another size goes through tx.save_form there and tx.load_form here",
+)
+_OF_INIT = (
+    "pass the state that init, or the last step, returned for these parameters; "
+    "optax's own states are not sliced: tx.load_form(state, params)",
+)
 _OF_STATE = (
     "give the state its layouts in in_layouts and out_layouts: tx.layouts()",
     "for the check, give parameters sizes that the ranks divide: others are padded",
@@ -46,7 +55,7 @@ class Arguments:
     Attributes:
       paths: of each gradient, as messages show it.
       grads: this rank's gradients.
-      params: the parameters, equal on all ranks; empty if there are none.
+      params: the parameters, equal on all ranks; None if none were given.
       state: the arrays of the state: slices of parameters, and what ranks share.
       extra: the arrays of the keyword arguments.
       tree, state_tree, extra_tree: their structures.
@@ -56,7 +65,7 @@ class Arguments:
 
     paths: Sequence[str]
     grads: Sequence[Any]
-    params: Sequence[Any]
+    params: Sequence[Any] | None
     state: Sequence[Any]
     extra: Sequence[Any]
     tree: Any
@@ -76,13 +85,13 @@ class Arguments:
         """
         paths, tree = jax.tree_util.tree_flatten_with_path(grads)
         if params is not None:
-            _check_tree("parameters", jax.tree.structure(params), "gradients", tree)
+            check_structure("parameters", params, "the gradients", grads, _OF_INIT)
         like = jax.tree.map(_type, grads if params is None else params)
         with _compat.outside_all_traces():
             whole = jax.eval_shape(form.whole, like)
             owners = form.owners(whole, like)
         leaves, state_tree = jax.tree.flatten(state)
-        _check_tree("state", state_tree, "one that init returns", jax.tree.structure(whole))
+        check_structure("state", state, "what init returns for these parameters", whole, _OF_INIT)
         given = list(map(jnp.asarray, leaves))
         owned = jax.tree.leaves(owners)
         types = [
@@ -93,7 +102,7 @@ class Arguments:
         return cls(
             [jax.tree_util.keystr(path) or "the parameter" for path, _ in paths],
             [jnp.asarray(leaf) for _, leaf in paths],
-            list(map(jnp.asarray, jax.tree.leaves(params))),
+            None if params is None else list(map(jnp.asarray, jax.tree.leaves(params))),
             given,
             list(map(jnp.asarray, others)),
             tree,
@@ -106,9 +115,10 @@ class Arguments:
     @property
     def key(self) -> Hashable:
         """Equal for arguments that are traced alike."""
-        columns = (self.grads, self.params, self.state_types, self.extra)
+        columns = (self.grads, self.params or (), self.state_types, self.extra)
         types = tuple(tuple((x.shape, x.dtype, _is_weak(x)) for x in column) for column in columns)
-        return types, self.tree, self.state_tree, self.extra_tree, tuple(self.owners)
+        given = self.params is not None
+        return types, given, self.tree, self.state_tree, self.extra_tree, tuple(self.owners)
 
     def check(self, axis: str, ranks: int) -> None:
         """Shapes, dtypes, and that gradients are not summed yet.
@@ -119,7 +129,7 @@ class Arguments:
         shapes = [g.shape for g in self.grads]
         for path, g in zip(self.paths, self.grads, strict=True):
             _check_array(path, "gradients", g, g.shape, g.shape, ranks)
-        for path, p, shape in zip(self.paths, self.params, shapes, strict=bool(self.params)):
+        for path, p, shape in zip(self.paths, self.params or (), shapes, strict=False):
             _check_array(path, "parameters", p, shape, shape, ranks)
         for x, owner in zip(self.state, self.owners, strict=True):
             if owner != SHARED:
@@ -141,20 +151,6 @@ def _is_weak(x: Any) -> bool:
     return bool(getattr(x, "weak_type", False))
 
 
-def _check_tree(what: str, tree: Any, other: str, wanted: Any) -> None:
-    if tree != wanted:
-        raise LayoutError(
-            "OPTIM_ARGUMENT",
-            f"the {what} {'has' if what == 'state' else 'have'} another structure than "
-            f"{'' if what == 'state' else 'the '}{other}",
-            operands=(f"{what}: {tree}", f"{other}: {wanted}"),
-            fixes=(
-                "pass the state that init, or the last step, returned for these parameters; "
-                "optax's own states are not sliced: tx.load_form(state, params)",
-            ),
-        )
-
-
 def _check_array(
     where: str,
     shown: str,
@@ -170,7 +166,7 @@ def _check_array(
             f"{where}: the {shown} have shape {x.shape}, not {shape}, "
             f"for a gradient of shape {gradient} on {ranks} ranks",
             because="the check holds the state to every size of groups" if of_state else "",
-            fixes=_OF_STATE if of_state else (),
+            fixes=_OF_STATE if of_state else _OTHER_GROUP if shown == _SLICES else (),
         )
     if shown != _SLICES and not jnp.issubdtype(x.dtype, jnp.floating):
         raise LayoutError(

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcc.layout import BackendError, CodegenError, being_checked
+from jaxcc.layout import BackendError, CodegenError, LayoutError, being_checked
 from jaxcc.optim._arguments import Arguments, ranks_of
 from jaxcc.optim._kernel import ClassProgram, PhaseKernel
+from jaxcc.optim._owners import SHARED
 from jaxcc.optim._plan import Work
 from jaxcc.optim._run import Execution
-from jaxcc.optim._state import SHARED, AnyMesh, StateForm, mesh_or_current
+from jaxcc.optim._state import AnyMesh, StateForm, mesh_or_current
 from jaxcc.optim._trace import Traced, traced_update
 from jaxcc.optim._transformation import FusedTransformation
 from jaxcc.schedule import warn_unfused
@@ -49,13 +50,32 @@ def fuse(
       Without a C++ compiler, or on devices that are not CPU devices of this process, it computes
       the same by XLA's collectives.
 
-    Raises (when it is first run):
-      LayoutError: OPTIM_UNSUPPORTED for other transformations.
+    Raises:
+      LayoutError: OPTIM_ARGUMENT if `master` is no floating-point dtype; and when it is first run,
+        OPTIM_UNSUPPORTED for other transformations.
     """
-    fused = Fused(
-        StateForm(optax.with_extra_args_support(tx), axis_name, master and jnp.dtype(master)), mesh
-    )
+    wide = None if master is None else _master_dtype(master)
+    fused = Fused(StateForm(optax.with_extra_args_support(tx), axis_name, wide), mesh)
     return FusedTransformation.make(fused)
+
+
+def _master_dtype(master: Any) -> Any:
+    try:
+        dtype = jnp.dtype(master)
+    except TypeError:
+        dtype = None
+    problem = ""
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        problem = "not a floating-point dtype"
+    elif jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        problem = "which JAX does not have without jax_enable_x64"
+    if problem:
+        raise LayoutError(
+            "OPTIM_ARGUMENT",
+            f"master is {dtype or repr(master)}, {problem}",
+            fixes=("master=jnp.float32 keeps f32 slices of the parameters",),
+        )
+    return dtype
 
 
 class Fused:
@@ -92,7 +112,7 @@ class Fused:
         given.check(axis, ranks)
         traced = self._trace(given, apply)
         arrays = dict(zip(traced.means, given.grads, strict=True))
-        pairs = zip(traced.params, given.params, strict=True)
+        pairs = zip(traced.params, given.params or (), strict=True)
         arrays |= {v: x for v, x in pairs if v is not None}
         arrays |= dict(zip(traced.state, given.state, strict=True))
         arrays |= dict(zip(traced.extra, given.extra, strict=True))
@@ -121,6 +141,7 @@ class Fused:
         if being_checked():
             return None
         mesh, axis = self.mesh(), self.form.axis
+        self._check_mesh(mesh)
         key = (*((works[0].text, ClassProgram(works, axis).own) for works in classes), mesh)
         if key not in self._calls:
             try:
@@ -129,3 +150,17 @@ class Fused:
                 warn_unfused(error)
                 self._calls[key] = None
         return self._calls[key]
+
+    def _check_mesh(self, mesh: AnyMesh) -> None:
+        axis = self.form.axis
+        made, here = mesh.shape.get(axis), ranks_of(axis)
+        if made != here:
+            there = f"{made} ranks along" if made else "no axis"
+            raise LayoutError(
+                "OPTIM_AXIS",
+                f"this optimizer's mesh has {there} '{axis}', and the enclosing jax.shard_map "
+                f"{here} ranks",
+                fixes=(
+                    "make the optimizer, and its state, with the mesh of that jax.shard_map: mesh=",
+                ),
+            )

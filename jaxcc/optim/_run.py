@@ -72,7 +72,7 @@ class Execution:
 
     def slot(self, v: Value, leaf: int) -> Any:
         """This rank's slice of a value for parameter `leaf`."""
-        if v.sliced:
+        if v.sliced and v.leaf is not None:
             return self._arrays[v]
         return own_block(self.result(v, leaf), self._axis)
 

@@ -16,10 +16,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxcc import _compat
 from jaxcc.layout import BackendError, LayoutError, Replicated, Sliced, on
+from jaxcc.optim._owners import SHARED, owners_of, placeholder
 from jaxcc.optim._slices import own_block, padded
-from jaxcc.optim._unsupported import unsupported
-
-SHARED = -1
 
 AnyMesh = Mesh | AbstractMesh
 """An abstract one is enough to check a step."""
@@ -60,35 +58,13 @@ class StateForm:
 
     def owners(self, state: Any, params: Any) -> Any:
         """Like the state: for each array the number of the parameter that it belongs to and has the
-        shape of, or SHARED.
-
-        Args:
-          state: of whole arrays, or their types.
-          params: the parameters, or their types.
+        shape of, or SHARED. Both may be types.
         """
+        if self.master is None:
+            return owners_of(self.tx, state, params)
         leaves, tree = jax.tree.flatten(params)
         numbers = jax.tree.unflatten(tree, range(len(leaves)))
-
-        def owner(x: Any, number: Any) -> Any:
-            if isinstance(x, optax.MaskedNode):
-                return x
-            return number if jnp.shape(x) == jnp.shape(leaves[number]) else SHARED
-
-        inner = state if self.master is None else state.inner
-        try:
-            owned = optax.tree_utils.tree_map_params(
-                self.tx,
-                owner,
-                inner,
-                numbers,
-                transform_non_params=lambda _: SHARED,
-                is_leaf=lambda x: isinstance(x, optax.MaskedNode),
-            )
-        except ValueError as error:
-            raise unsupported(
-                "its state holds trees that are not like the parameters", because=str(error)
-            ) from error
-        return owned if self.master is None else MasterState(numbers, owned)
+        return MasterState(numbers, owners_of(self.tx, state.inner, params))
 
     def init(self, params: Any, mesh: Callable[[], AnyMesh]) -> Any:
         """The state for these parameters: inside `shard_map` this rank's, outside the global one,
@@ -150,7 +126,7 @@ class StateForm:
         if params is not None:
             types = jax.eval_shape(self.whole, params)
             return jax.tree.map(self.spec, self.owners(types, params))
-        mark = _placeholder()
+        mark = placeholder()
         try:
             state: Any = self.tx.init(mark)
         except Exception as error:
@@ -167,24 +143,6 @@ class StateForm:
         )
         return inner if self.master is None else MasterState(PartitionSpec(self.axis), inner)
 
-    def save_form(self, state: Any, params: Any) -> Any:
-        """The global state with whole arrays in the parameters' shapes, as optax has it."""
-        types = jax.eval_shape(self.whole, params)
-        owners = self.owners(types, params)
-        return jax.tree.map(
-            lambda x, t, owner: x if owner == SHARED else x[: t.size].reshape(t.shape),
-            state,
-            types,
-            owners,
-        )
-
-    def load_form(self, saved: Any, params: Any, mesh: AnyMesh) -> Any:
-        """The global state for this mesh, of what `save_form` gave or of optax's own state."""
-        if self.master is not None and not isinstance(saved, MasterState):
-            wide = jax.tree.map(lambda p: jnp.asarray(p, self.master), params)
-            saved = MasterState(wide, saved)
-        return self.placed(lambda given: given, saved, params, mesh)
-
 
 def mesh_or_current(mesh: AnyMesh | None) -> AnyMesh:
     """The mesh, or that of `jax.set_mesh`."""
@@ -196,18 +154,6 @@ def mesh_or_current(mesh: AnyMesh | None) -> AnyMesh:
             fixes=("pass mesh= to the optimizer, or run under `with jax.set_mesh(mesh):`",),
         )
     return current
-
-
-def _placeholder() -> Any:
-    """What stands for the parameters where optax looks for trees like them."""
-    seen: list[Any] = []
-
-    def init(params: Any) -> Any:
-        seen.append(params)
-
-    nothing: Any = None
-    optax.tree_utils.tree_map_params(init, lambda x: x, nothing)
-    return seen[0]
 
 
 def _on(mesh: AnyMesh, given: Any) -> Any:

@@ -11,9 +11,10 @@ import optax
 
 from jaxcc import _compat
 from jaxcc.optim._arguments import Arguments
+from jaxcc.optim._owners import SHARED
 from jaxcc.optim._plan import Outputs, Plan, plan
 from jaxcc.optim._read import Reader
-from jaxcc.optim._state import SHARED, MasterState, StateForm
+from jaxcc.optim._state import MasterState, StateForm
 from jaxcc.optim._unsupported import unsupported
 from jaxcc.optim._values import GIVEN, MEAN, PARAM, SLOT, Value
 
@@ -42,7 +43,7 @@ def traced_update(form: StateForm, given: Arguments, *, apply: bool) -> Traced:
     """
     reader = Reader()
     grads = [jax.ShapeDtypeStruct(g.shape, form.master or g.dtype) for g in given.grads]
-    params = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in given.params]
+    params = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in given.params or ()]
     extra = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given.extra]
     means = [reader.source(MEAN, t, leaf=n) for n, t in enumerate(grads)]
     for v, g in zip(means, given.grads, strict=True):
@@ -78,7 +79,7 @@ def _update(form: StateForm, given: Arguments, apply: bool) -> Any:
             state = MasterState(wide, inner)
             new = [w.astype(p.dtype) for w, p in zip(jax.tree.leaves(wide), params, strict=True)]
         else:
-            held: Any = given.tree.unflatten(params) if params else None
+            held: Any = None if given.params is None else given.tree.unflatten(params)
             updates, state = form.tx.update(grads, state, held, **keywords)
             new = jax.tree.leaves(optax.apply_updates(held, updates) if apply else updates)
         if jax.tree.structure(state) != given.state_tree or len(new) != len(given.grads):

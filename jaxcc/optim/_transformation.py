@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
+from jaxcc.optim._checkpoint import load_form, save_form
+
 if TYPE_CHECKING:
     from jaxcc.optim._fuse import Fused
 
@@ -61,9 +63,16 @@ class FusedTransformation(optax.GradientTransformationExtraArgs):
     def save_form(self, state: Any, params: Any) -> Any:
         """The global state as optax has it, of whole arrays in the parameters' shapes: a checkpoint
         for a group of any size.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT if it is no state of this transformation for `params`.
         """
-        return self._fused.form.save_form(state, params)
+        return save_form(self._fused.form, state, params)
 
     def load_form(self, saved: Any, params: Any) -> Any:
-        """The global state of this mesh for what `save_form` gave, or for optax's own state."""
-        return self._fused.form.load_form(saved, params, self._fused.mesh())
+        """The global state of this mesh for what `save_form` gave, or for optax's own state.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT if it is no state of this transformation for `params`.
+        """
+        return load_form(self._fused.form, saved, params, self._fused.mesh())

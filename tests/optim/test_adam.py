@@ -156,7 +156,7 @@ def refusal(tx: Any, mesh: Any, change: Any) -> str:
     ("code", "text", "change"),
     [
         ("OPTIM_SUMMED", "['b']: the gradient is equal on all", lambda g, s, p: (p, s, p)),
-        ("OPTIM_ARGUMENT", "another structure", lambda g, s, p: ([g["w"], g["b"]], s, p)),
+        ("OPTIM_ARGUMENT", "the structure of", lambda g, s, p: ([g["w"], g["b"]], s, p)),
         ("OPTIM_ARGUMENT", "['b']: the parameters", lambda g, s, p: (g, s, {**p, "b": p["b"][:2]})),
         (
             "OPTIM_ARGUMENT",
@@ -168,7 +168,11 @@ def refusal(tx: Any, mesh: Any, change: Any) -> str:
             "int32, not floating",
             lambda g, s, p: (jax.tree.map(lambda x: x.astype(int), g), s, p),
         ),
-        ("OPTIM_ARGUMENT", "the state has another", lambda g, s, p: (g, s[0], p)),
+        (
+            "OPTIM_ARGUMENT",
+            "the structure of the state is not that of what init returns",
+            lambda g, s, p: (g, s[0], p),
+        ),
     ],
 )
 def test_what_does_not_belong_together_is_refused(code: str, text: str, change: Any) -> None:

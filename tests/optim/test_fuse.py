@@ -20,6 +20,23 @@ def matrices(params: Any) -> Any:
     return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
+def labels_by_name(params: Any) -> Any:
+    return {name: "adam" if value.ndim > 1 else "sgd" for name, value in params.items()}
+
+
+def unless_scalar(params: Any) -> Any:
+    return {name: value.ndim > 0 for name, value in params.items()}
+
+
+def keep_last() -> Any:
+    """Adds what came in the step before, which is the state."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(jnp.add, updates, state), updates
+
+    return optax.GradientTransformation(lambda params: optax.tree.zeros_like(params), update)
+
+
 OPTAX: dict[str, Callable[[], Any]] = {
     "sgd": lambda: optax.sgd(1e-2),
     "nesterov": lambda: optax.sgd(1e-2, 0.9, nesterov=True),
@@ -42,6 +59,14 @@ OPTAX: dict[str, Callable[[], Any]] = {
     "masked": lambda: optax.masked(optax.adam(1e-2), matrices),
     "every second": lambda: optax.MultiSteps(optax.adam(1e-2), 2),
     "finite": lambda: optax.apply_if_finite(optax.adam(1e-2), 3),
+    "zeros for NaN": lambda: optax.chain(optax.zero_nans(), optax.adam(1e-2)),
+    "labels by name": lambda: optax.multi_transform(
+        {"adam": optax.adam(1e-2), "sgd": optax.sgd(1e-1, 0.9)}, labels_by_name
+    ),
+    "a mask by name": lambda: optax.masked(
+        optax.MultiSteps(optax.lamb(1e-2), 2).gradient_transformation(), unless_scalar
+    ),
+    "last gradients": lambda: optax.chain(keep_last(), optax.sgd(1e-2)),
 }
 
 
@@ -51,7 +76,11 @@ def test_unfused_agrees_with_optax(name: str, monkeypatch: pytest.MonkeyPatch) -
     agree(without_kernels(monkeypatch, fused(tx, 2)), tx, 2, steps=3)
 
 
-@pytest.mark.parametrize("name", ["lamb", "norm, schedule", "rmsprop", "several"])
+@pytest.mark.parametrize(
+    "name",
+    ["lamb", "norm, schedule", "rmsprop", "several", "zeros for NaN", "labels by name",
+     "last gradients"],
+)  # fmt: skip
 def test_kernels_agree_with_optax(name: str) -> None:
     tx = OPTAX[name]()
     agree(fused(tx, 2), tx, 2)
@@ -73,6 +102,13 @@ def test_gradients_that_are_not_finite_do_what_they_do_in_optax() -> None:
     agree(fused(adam, 2), adam, 2, steps=2, change=spoilt)
     finite = optax.apply_if_finite(adam, 3)
     agree(fused(finite, 2), finite, 2, steps=2, change=spoilt)
+
+
+@pytest.mark.parametrize("shapes", [{}, {"none": (0, 3)}, {"none": (0,), "other": (2, 0)}])
+@pytest.mark.parametrize("name", ["lamb", "norm, schedule", "labels by name", "finite"])
+def test_trees_without_elements(name: str, shapes: Any) -> None:
+    tx = OPTAX[name]()
+    agree(fused(tx, 2), tx, 2, shapes=shapes, steps=2)
 
 
 def test_every_rank_gets_the_same_bits() -> None:
