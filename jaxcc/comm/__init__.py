@@ -1,7 +1,13 @@
 """Collectives, on the backend that a tuning table says is fastest or that the caller names, and
 functions along a dimension that ranks hold in blocks."""
 
+from jaxcc.comm._all_gather import all_gather as all_gather
+from jaxcc.comm._all_gather import all_gather_v as all_gather_v
 from jaxcc.comm._all_reduce import all_reduce as all_reduce
+from jaxcc.comm._all_to_all import all_to_all as all_to_all
+from jaxcc.comm._all_to_all import all_to_all_v as all_to_all_v
+from jaxcc.comm._barrier import barrier as barrier
+from jaxcc.comm._broadcast import broadcast as broadcast
 from jaxcc.comm._choose import Choice as Choice
 from jaxcc.comm._choose import explain as explain
 from jaxcc.comm._combinators_choose import argmax as argmax
@@ -18,4 +24,30 @@ from jaxcc.comm._combinators_softmax import embed as embed
 from jaxcc.comm._combinators_softmax import log_softmax as log_softmax
 from jaxcc.comm._combinators_softmax import logsumexp as logsumexp
 from jaxcc.comm._combinators_softmax import softmax as softmax
+from jaxcc.comm._gather import gather as gather
+from jaxcc.comm._gather import gather_v as gather_v
+from jaxcc.comm._ppermute import ppermute as ppermute
+from jaxcc.comm._ppermute import send_recv as send_recv
+from jaxcc.comm._ppermute import shift as shift
+from jaxcc.comm._reduce import reduce as reduce
+from jaxcc.comm._reduce_scatter import reduce_scatter as reduce_scatter
+from jaxcc.comm._reduce_scatter import reduce_scatter_v as reduce_scatter_v
+from jaxcc.comm._scatter import scatter as scatter
+from jaxcc.comm._scatter import scatter_v as scatter_v
+from jaxcc.comm._start import Started as Started
+from jaxcc.comm._start import all_gather_start as all_gather_start
+from jaxcc.comm._start import all_gather_v_start as all_gather_v_start
+from jaxcc.comm._start import all_reduce_start as all_reduce_start
+from jaxcc.comm._start import all_to_all_start as all_to_all_start
+from jaxcc.comm._start import all_to_all_v_start as all_to_all_v_start
+from jaxcc.comm._start import broadcast_start as broadcast_start
+from jaxcc.comm._start import done as done
+from jaxcc.comm._start import gather_start as gather_start
+from jaxcc.comm._start import gather_v_start as gather_v_start
+from jaxcc.comm._start import ppermute_start as ppermute_start
+from jaxcc.comm._start import reduce_scatter_start as reduce_scatter_start
+from jaxcc.comm._start import reduce_scatter_v_start as reduce_scatter_v_start
+from jaxcc.comm._start import reduce_start as reduce_start
+from jaxcc.comm._start import scatter_start as scatter_start
+from jaxcc.comm._start import scatter_v_start as scatter_v_start
 from jaxcc.comm._table import Table as Table

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxcc._compat import varying_axes
-from jaxcc.comm._backends import BACKENDS
-from jaxcc.comm._call import AxisName, as_array, describe, varying
-from jaxcc.comm._choose import choose
+from jaxcc.comm._call import AxisName, Group, checks_varying
+from jaxcc.comm._carry import carry_each
+from jaxcc.comm._collective import Again, collective
+from jaxcc.comm._reduction import Reduction, checked_op, reduced
 from jaxcc.comm._table import Table
+
+
+@collective
+@dataclass(frozen=True)
+class AllReduce(Reduction):
+    name: ClassVar[str] = "all_reduce"
+
+    @classmethod
+    def of(cls, x: Any, ranks: int, *, op: Any = "sum") -> Self:
+        return cls(checked_op(cls.name, op))
+
+    def in_lax(self, x: jax.Array, group: Group) -> jax.Array:
+        return reduced(x, self.op, group)
+
+    def moves(self, shape: Sequence[int], ranks: int) -> None:
+        return None
+
+    def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
+        # With check_vma=True a replicated value's cotangent is itself replicated and complete.
+        if checks_varying(group.axes):
+            return cotangent
+        return again(self.name, cotangent)
 
 
 def all_reduce(
@@ -33,8 +56,8 @@ def all_reduce(
     Args:
       x: an array, or a pytree of arrays, of the same shapes and dtypes on every rank.
       axis_name: the mesh axis, or axes, that the group runs along.
-      op: "sum", "mean", "max", "min" or "prod". Only "sum" and "mean" have a gradient on every
-        backend.
+      op: "sum", "mean", "max", "min", "prod", or of integers and booleans "and", "or" and "xor".
+        Only "sum" and "mean" have a gradient on every backend.
       backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or
         "auto": what the tuning table says is fastest and can run here.
       mesh: the devices, for `host` where the group is not all CPU devices of the process.
@@ -50,18 +73,4 @@ def all_reduce(
       BackendError: BACKEND_UNKNOWN, or why the named backend cannot run here.
       TableError: the table cannot be read.
     """
-
-    def reduce(leaf: Any) -> jax.Array:
-        array = as_array("all_reduce", leaf)
-        call = describe("all_reduce", array, axis_name, op, mesh)
-        choice = choose(call, backend, table)
-        array = array.astype(call.dtype)
-        if array.size == 0 and call.on_devices:
-            # XLA before 0.12 crashes on an empty all-reduce beside another one.
-            others = varying_axes(array) - set(call.axes)
-            result = varying(jnp.zeros(array.shape, call.dtype), sorted(others))
-        else:
-            result = BACKENDS[choice.backend].all_reduce(array, call)
-        return result / call.ranks if op == "mean" else result
-
-    return jax.tree.map(reduce, x)
+    return carry_each(AllReduce, x, axis_name, backend=backend, mesh=mesh, table=table, op=op)

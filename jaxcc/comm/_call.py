@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,30 @@ from jax import lax
 from jax.sharding import Mesh
 
 from jaxcc._compat import varying_axes
-from jaxcc.layout import REDUCE_OPS, BackendError, LayoutError
+from jaxcc.layout import LayoutError
+
+if TYPE_CHECKING:
+    from jaxcc.comm._collective import Collective
 
 AxisName = str | Sequence[str]
-COLLECTIVES = ("all_reduce",)
-OPS = (*REDUCE_OPS, "mean")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that run a collective together.
+
+    Attributes:
+      axes: the mesh axes that the group runs along.
+      ranks: its size.
+      on_devices: whether devices stand behind it: not under `vmap`, nor over an AbstractMesh made
+        for a check.
+      mesh: the devices, where the caller gave them; inside `jax.shard_map` JAX does not tell.
+    """
+
+    axes: tuple[str, ...]
+    ranks: int
+    on_devices: bool
+    mesh: Mesh | None = None
 
 
 @dataclass(frozen=True)
@@ -25,26 +44,36 @@ class Call:
     """A collective of one array.
 
     Attributes:
-      collective: its name in `jaxcc.comm`, such as "all_reduce".
-      op: how a backend combines the ranks' values: "sum", "max", "min" or "prod". A mean is a sum
-        that is divided afterwards.
-      axes: the mesh axes that the group runs along.
-      ranks: the size of the group.
+      what: the collective and its parameters.
+      group: who runs it.
       shape: of one rank's operand.
-      dtype: of the operand, after what `op` promotes (a sum of bool counts in int32).
-      on_devices: whether devices stand behind the group: not under `vmap`, nor over an AbstractMesh
-        made for a check.
-      mesh: the devices, where the caller gave them; inside `jax.shard_map` JAX does not tell.
+      dtype: of the operand, after what a reduction promotes (a sum of bool counts in int32).
     """
 
-    collective: str
-    op: str
-    axes: tuple[str, ...]
-    ranks: int
+    what: Collective
+    group: Group
     shape: tuple[int, ...]
     dtype: jnp.dtype
-    on_devices: bool
-    mesh: Mesh | None = None
+
+    @property
+    def collective(self) -> str:
+        """Its name in `jaxcc.comm`, such as "all_reduce"."""
+        return self.what.name
+
+    @property
+    def op(self) -> str:
+        """How it combines the ranks' values: "sum", "max", ..; empty if it only moves them."""
+        return self.what.op
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that the group runs along."""
+        return self.group.axes
+
+    @property
+    def ranks(self) -> int:
+        """The size of the group."""
+        return self.group.ranks
 
     @property
     def nbytes(self) -> int:
@@ -60,10 +89,14 @@ class Call:
             return "float" if self.dtype.itemsize >= 4 else "half"
         return "int"
 
+    def of(self, what: Collective, x: jax.Array) -> Call:
+        """Another collective, of `x`, in the same group."""
+        return replace(self, what=what, shape=tuple(x.shape), dtype=x.dtype)
+
     def __str__(self) -> str:
         dims = ",".join(map(str, self.shape))
         group = ", ".join(repr(axis) for axis in self.axes)
-        return f"{self.collective}({self.op}) of {self.dtype.name}[{dims}] over {group}"
+        return f"{self.what} of {self.dtype.name}[{dims}] over {group}"
 
 
 def as_array(collective: str, operand: Any) -> jax.Array:
@@ -83,54 +116,19 @@ def as_array(collective: str, operand: Any) -> jax.Array:
         ) from None
 
 
-def describe(
-    collective: str,
-    operand: jax.ShapeDtypeStruct | jax.Array,
-    axis_name: AxisName,
-    op: str,
-    mesh: Mesh | None,
-    *,
-    outside: bool = False,
-) -> Call:
-    """The call that `collective` of `operand` is, where its axes are bound.
+def group_of(
+    collective: str, axis_name: AxisName, mesh: Mesh | None, *, outside: bool = False
+) -> Group:
+    """The group along `axis_name`, where its axes are bound.
 
     With `outside` it may also be asked for where they are not, over `mesh`.
 
     Raises:
-      LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
-      BackendError: BACKEND_ARGUMENT if there is no such collective, or `operand` is no array.
+      LayoutError: LAYOUT_AXIS.
     """
-    if collective not in COLLECTIVES:
-        raise BackendError(
-            "BACKEND_ARGUMENT",
-            f"jaxcc.comm has no collective {collective!r}",
-            fixes=(f"use {', '.join(map(repr, COLLECTIVES))}",),
-        )
-    if not hasattr(operand, "dtype"):
-        raise BackendError(
-            "BACKEND_ARGUMENT",
-            f"one array is explained at a time; the operand is of type {type(operand).__name__}",
-            fixes=("pass an array or a jax.ShapeDtypeStruct, such as one leaf of a pytree",),
-        )
-    if op not in OPS:
-        choices = ", ".join(map(repr, OPS))
-        raise LayoutError(
-            "LAYOUT_REDUCE_OP", f"{collective} has no op {op!r}", fixes=(f"use one of {choices}",)
-        )
     axes = _axes(collective, axis_name)
-    dtype = operand.dtype
-    if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
-        raise LayoutError("LAYOUT_REDUCE_OP", f"{op} of {dtype}: it holds no numbers")
-    dtype = jnp.dtype(dtype)
-    if op in ("max", "min") and jnp.issubdtype(dtype, jnp.complexfloating):
-        raise LayoutError(
-            "LAYOUT_REDUCE_OP", f"{op} of {dtype.name}: complex numbers have no order"
-        )
-    if op not in ("max", "min") and dtype == jnp.bool_:
-        dtype = jnp.dtype(jnp.int32)
-    ranks, on_devices = _group(collective, axes, mesh if outside else None)
-    reduction = "sum" if op == "mean" else op
-    return Call(collective, reduction, axes, ranks, tuple(operand.shape), dtype, on_devices, mesh)
+    ranks, on_devices = _ranks(collective, axes, mesh if outside else None)
+    return Group(axes, ranks, on_devices, mesh)
 
 
 def _axes(collective: str, axis_name: AxisName) -> tuple[str, ...]:
@@ -146,7 +144,7 @@ def _axes(collective: str, axis_name: AxisName) -> tuple[str, ...]:
     return tuple(axes)
 
 
-def _group(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[int, bool]:
+def _ranks(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[int, bool]:
     """The number of ranks along `axes`, and whether devices stand behind them."""
     bound = jax.sharding.get_abstract_mesh()
     try:

@@ -35,7 +35,8 @@ def primitive(
 
     Args:
       name: of the combinator; traces call it `jaxcc_` and this.
-      run: the results for operands and parameters. One of the parameters is `axis_name`; those that
+      run: the results for operands and parameters. One of the parameters is `axis_name`, an axis or
+        several; those that
         say dimensions count them from the last, so that `vmap`, which adds one in front, leaves
         them as they are.
       jvp: its derivative; without one it is an error to ask for it.
@@ -76,7 +77,8 @@ def _batched(
     **params: Any,
 ) -> tuple[Sequence[Any], Sequence[int | None]]:
     """The rule for `vmap` over `axis`."""
-    if axis.name == params["axis_name"]:
+    axes = params["axis_name"]
+    if axis.name in ((axes,) if isinstance(axes, str) else axes):
         # The lanes are the ranks.
         lanes = _jax.vmap(
             functools.partial(run, **params),

@@ -254,6 +254,7 @@ LAYOUT_CODES: Mapping[str, Entry] = {
     ),
     "LAYOUT_REDUCE_OP": Entry(
         "a reduction that a collective or a dtype does not have",
-        "Reductions are sum, max, min and prod; complex numbers have no order.",
+        "Reductions are sum, max, min, prod and mean; of integers and booleans also and, or and "
+        "xor. Complex numbers have no order.",
     ),
 }

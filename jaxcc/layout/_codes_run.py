@@ -214,6 +214,10 @@ _BACKEND = {
         "message shows each rank's call. Look for a Python `if` on the rank, or for data of "
         "different sizes.",
     ),
+    "COLLECTIVE": (
+        "a collective that the backend does not have",
+        "The xla and host backends have all of jaxcc.comm; MPI carries all_reduce.",
+    ),
     "DTYPE": (
         "a backend does not have this reduction of this dtype",
         "The host backend has kernels for common floats and integers, and MPI has types for those "

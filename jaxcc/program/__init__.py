@@ -16,6 +16,8 @@ from jaxcc.program._own_slice import own_slice as own_slice
 from jaxcc.program._print import program_text as program_text
 from jaxcc.program._print import type_text as type_text
 from jaxcc.program._rooted import everywhere as everywhere
+from jaxcc.program._rooted import from_root as from_root
+from jaxcc.program._rooted import on_root as on_root
 from jaxcc.program._run import VALUE_LABEL as VALUE_LABEL
 from jaxcc.program._run import apply_op as apply_op
 from jaxcc.program._run import run as run

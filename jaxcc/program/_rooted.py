@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,13 @@ from jax import lax
 from jaxcc.program._ir import Op, Operand, Program, rename
 
 
-def on_root(x: Any, axis: str, root: int) -> Any:
-    """`x` on the root, and zeros on the other ranks of `axis`."""
+def on_root(x: Any, axis: str | Sequence[str], root: int) -> Any:
+    """`x` on the root, and zeros on the other ranks of `axis`, one axis or several."""
     # What others hold may be NaN, so it is selected away.
     return jnp.where(lax.axis_index(axis) == root, x, jnp.zeros((), x.dtype))
 
 
-def from_root(x: Any, axis: str, root: int) -> Any:
+def from_root(x: Any, axis: str | Sequence[str], root: int) -> Any:
     """The root's `x` on every rank of `axis`, bit for bit, whatever the others hold."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.complex(from_root(x.real, axis, root), from_root(x.imag, axis, root))

@@ -18,4 +18,5 @@ from jaxcc.runtime._moves import move_call as move_call
 from jaxcc.runtime._native import has_kernel as has_kernel
 from jaxcc.runtime._native import is_built as is_built
 from jaxcc.runtime._native import load_kernel as load_kernel
+from jaxcc.runtime._native import register as register
 from jaxcc.runtime._order import ORDERS as ORDERS

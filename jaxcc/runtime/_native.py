@@ -38,6 +38,9 @@ def register() -> None:
 
     JAX hands over what is registered before the backend starts in an order that XLA refuses,
     handlers before their types; so the backend is started first.
+
+    Raises:
+      BackendError: BACKEND_NOT_BUILT.
     """
     module = native()
     jax.local_devices(backend="cpu")

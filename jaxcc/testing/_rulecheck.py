@@ -295,6 +295,7 @@ SAMPLERS: Mapping[str, Sampler] = {
     "all_to_all": collectives.collective(collectives.all_to_all),
     "ppermute": collectives.collective(collectives.permutation),
     "pbroadcast": collectives.collective(collectives.broadcast),
+    "jaxcc_on_root": collectives.collective(collectives.on_root),
     "vary_unreduced_cast": collectives.collective(collectives.unchanged),
     "jaxcc_own_slice": collectives.collective(collectives.own_slice),
     "enter_shard_map": collectives.collective(collectives.enter),

@@ -140,6 +140,19 @@ def broadcast(
     return {"axis_name": (axis,), "source": source}, run
 
 
+def on_root(
+    x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
+) -> tuple[Mapping[str, Any], Run]:
+    """What one rank has, and zeros on the others."""
+    root = int(rng.integers(sizes[axis]))
+
+    def run(a: Array) -> Array:
+        ranks = np.arange(sizes[axis]).reshape(-1, *[1] * (a.ndim - at - 1))
+        return np.where(ranks == root, a, np.zeros_like(a))
+
+    return {"axis_name": (axis,), "root": root}, run
+
+
 def unchanged(
     x: Relation, sizes: Mapping[str, int], axis: str, at: int, rng: Rng
 ) -> tuple[Mapping[str, Any], Run]:

@@ -61,8 +61,6 @@ def test_equals_numpy_on_every_rank(backend: str, ranks: int, check_vma: bool) -
         for op in NUMPY
         for dtype in HOST_DTYPES
         for shape in SHAPES
-        # The host backend has no kernel for bytes, which max and min of bool need.
-        if not (dtype == "bool" and op in ("max", "min"))
     ]
 
     def body(*xs: jax.Array) -> list[jax.Array]:
@@ -241,7 +239,7 @@ def test_mistakes_are_named(code: str, parts: list[str], options: dict[str, Any]
 @pytest.mark.parametrize(
     ("code", "part", "arguments"),
     [
-        ("BACKEND_ARGUMENT", "no collective 'all_gather'", ("all_gather", jnp.ones(4), "r")),
+        ("BACKEND_ARGUMENT", "no collective 'psum'", ("psum", jnp.ones(4), "r")),
         ("BACKEND_ARGUMENT", "dict", ("all_reduce", {"a": jnp.ones(4)}, "r")),
         ("LAYOUT_AXIS", "'q', but the mesh axes here are: 'r'", ("all_reduce", jnp.ones(4), "q")),
     ],
@@ -261,13 +259,13 @@ def test_a_group_over_no_axes_is_one_rank(backend: str) -> None:
 
 
 def test_dtype_without_a_kernel() -> None:
-    x = jnp.ones(2, jnp.complex64)
+    x = jnp.ones(2, jnp.float8_e5m2)
     error = raised(backend="host", mesh=mesh_of(2), x=x)
-    assert error.code == "BACKEND_DTYPE" and "complex64" in str(error)
+    assert error.code == "BACKEND_DTYPE" and "float8_e5m2" in str(error)
     total = run(
         lambda _: comm.all_reduce(x, "r", mesh=mesh_of(2)), np.ones((2, 1)), mesh=mesh_of(2)
     )
-    np.testing.assert_array_equal(total, np.full((2, 2), 2.0))
+    np.testing.assert_array_equal(total.astype(np.float32), np.full((2, 2), 2.0))
 
 
 def test_a_mesh_of_other_devices_is_refused() -> None:

@@ -20,7 +20,7 @@ RAISED = {
 }
 RAISED |= {
     code
-    for path in (Path(__file__).parents[2] / "ffi").glob("*.cc")
+    for path in (Path(__file__).parents[2] / "ffi").glob("*.[ch]*")
     for code in re.findall(r"\[(BACKEND_[A-Z_]+)\]", path.read_text())
 }
 WITH_EXAMPLES = [code for code, entry in catalogue.CODES.items() if entry.wrong]

@@ -38,6 +38,7 @@ SHARED = {
     "add": "add_any",
     "eq": "ne le gt ge eq_to lt_to le_to",
     "and": "or xor",
+    "pbroadcast": "jaxcc_broadcast",
     "atan2": "nextafter shift_left shift_right_logical shift_right_arithmetic igamma igammac",
     "real": "imag conj reduce_precision",
     "argmax": "argmin",

@@ -7,7 +7,10 @@ from typing import Protocol
 import jax
 
 from jaxcc.comm._call import Call
+from jaxcc.comm._order import Orders
 from jaxcc.layout import BackendError
+
+Order = jax.Array | None
 
 
 class Backend(Protocol):
@@ -18,10 +21,32 @@ class Backend(Protocol):
         """What users and tuning tables call it."""
         ...
 
+    @property
+    def between(self) -> str:
+        """What happens between start and done."""
+        ...
+
     def refuses(self, call: Call) -> BackendError | None:
         """Why it cannot carry `call` here, or None; the same on all ranks of the group."""
         ...
 
-    def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
-        """`op` over the ranks' `x`, the same on every rank, for a call that it does not refuse."""
+    def run(self, x: jax.Array, call: Call) -> jax.Array:
+        """The result of a call that it does not refuse."""
+        ...
+
+
+class Bare(Protocol):
+    """A library without JAX's transformations, for `run_like_lax`."""
+
+    @property
+    def orders(self) -> Orders:
+        """Where its calls take the order buffer from."""
+        ...
+
+    def refuses(self, call: Call) -> BackendError | None:
+        """As that of a Backend."""
+        ...
+
+    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+        """The order buffer for the next call, and the result."""
         ...

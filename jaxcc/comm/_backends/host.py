@@ -3,56 +3,90 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from jaxcc.comm._backends._reduction import Order, all_reduce_like_lax
+from jaxcc.comm._backends._backend import Order
+from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
 from jaxcc.layout import BackendError
-from jaxcc.runtime import ORDERS, Groups, Tensor, fused_call, groups_of, has_kernel
+from jaxcc.runtime import (
+    ORDERS,
+    Groups,
+    Tensor,
+    fused_call,
+    groups_of,
+    has_reduction,
+    move_call,
+    register,
+)
 
 _NAMES = {
     "float32": "f32",
     "float64": "f64",
+    "int8": "i8",
+    "int16": "i16",
     "int32": "i32",
     "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
     "uint32": "u32",
+    "uint64": "u64",
+    "bool": "u8",
     "bfloat16": "bf16",
     "float16": "f16",
+    "complex64": "c64",
+    "complex128": "c128",
 }
 
 
 class _Host:
     name = "host"
+    between = "all of it is done at the start: the ranks' threads do the work themselves"
+    orders = ORDERS
 
     def refuses(self, call: Call) -> BackendError | None:
         try:
+            register()
             _groups(call)
-            known = has_kernel(_kernel(call))
+            known = has_reduction(_reduction(call)) if call.op else _whole_bytes(call.dtype)
         except BackendError as error:
             return error
         if known:
             return None
+        what = f"{call.op} of" if call.op else "arrays of"
         return BackendError(
             "BACKEND_DTYPE",
-            f"the host backend has no {call.op} of {call.dtype.name}",
+            f"the host backend has no {what} {call.dtype.name}",
             fixes=("use backend='xla'", f"cast to one of {', '.join(_NAMES)}"),
         )
 
-    def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
-        return all_reduce_like_lax(_reduce, x, call, ORDERS)
+    def run(self, x: jax.Array, call: Call) -> jax.Array:
+        return run_like_lax(self, x, call)
+
+    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+        """The call, as moves or, where all ranks get one reduction, as a two-shot kernel."""
+        assert order is not None
+        result = jax.eval_shape(lambda x: call.what.in_lax(x, call.group), x)
+        groups, op = _groups(call), str(call)
+        moves = call.what.moves(call.shape, call.ranks)
+        if moves is not None:
+            combine = _reduction(call) if call.op else ""
+            return move_call(groups, moves, x, result, order, op=op, combine=combine)
+        tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size)
+        kernel = f"all_reduce.{_reduction(call)}"
+        order, [(y,)] = fused_call(kernel, groups, (tensor,), order, op=op)
+        return order, y
 
 
-def _reduce(order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
-    assert order is not None
-    result = jax.eval_shape(lambda x: lax.psum(x, call.axes), x)
-    tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size)
-    order, [(y,)] = fused_call(_kernel(call), _groups(call), (tensor,), order, op=str(call))
-    return order, y
+def _reduction(call: Call) -> str:
+    return f"{call.op}.{_NAMES.get(call.dtype.name, call.dtype.name)}"
 
 
-def _kernel(call: Call) -> str:
-    return f"{call.collective}.{call.op}.{_NAMES.get(call.dtype.name, call.dtype.name)}"
+def _whole_bytes(dtype: jnp.dtype) -> bool:
+    """Whether an element takes whole bytes: not keys, nor the numbers that XLA packs."""
+    numbers = jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    return numbers and not dtype.name.endswith(("int2", "int4", "float4_e2m1fn"))
 
 
 def _groups(call: Call) -> Groups:
@@ -61,8 +95,8 @@ def _groups(call: Call) -> Groups:
     Raises:
       BackendError: BACKEND_MESH if that is unknown, and what `groups_of` raises.
     """
-    if call.mesh is not None:
-        return groups_of(call.mesh, call.axes)
+    if call.group.mesh is not None:
+        return groups_of(call.group.mesh, call.axes)
     devices = jax.devices()
     bound = jax.sharding.get_abstract_mesh()
     if not bound.size == call.ranks == len(devices):

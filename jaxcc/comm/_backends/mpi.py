@@ -13,27 +13,57 @@ import jax.numpy as jnp
 
 from jaxcc import _compat
 from jaxcc.comm._backends._agree import agree
-from jaxcc.comm._backends._reduction import Order, all_reduce_like_lax
+from jaxcc.comm._backends._backend import Order
+from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
 from jaxcc.comm._order import Unordered
 from jaxcc.layout import BackendError
 
 _INSTALL = "pip install 'jaxcc[mpi]' && pip install --no-build-isolation mpi4jax"
 _MAX_COUNT = 2**31 - 1
-_OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+_OPS = {
+    "sum": "SUM",
+    "max": "MAX",
+    "min": "MIN",
+    "prod": "PROD",
+    "and": "BAND",
+    "or": "BOR",
+    "xor": "BXOR",
+}
 
 
 class _Mpi:
     name = "mpi"
+    between = "all of it is done at the start: MPI's blocking calls carry it"
+    orders = Unordered()
 
     def refuses(self, call: Call) -> BackendError | None:
         # Importing mpi4py starts MPI, so all that can be told without it comes first.
-        return _missing() or _wrong_processes(call) or _wrong_data(call) or _wrong_world(call)
+        return (
+            _other(call)
+            or _missing()
+            or _wrong_processes(call)
+            or _wrong_data(call)
+            or _wrong_world(call)
+        )
 
-    def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
-        library = _library()
-        agree(call, library.comm)
-        return all_reduce_like_lax(library.all_reduce, x, call, Unordered())
+    def run(self, x: jax.Array, call: Call) -> jax.Array:
+        agree(call, _library().comm)
+        return run_like_lax(self, x, call)
+
+    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+        """MPI's call."""
+        return order, _library().all_reduce(x, call)
+
+
+def _other(call: Call) -> BackendError | None:
+    if call.collective == "all_reduce":
+        return None
+    return BackendError(
+        "BACKEND_COLLECTIVE",
+        f"the mpi backend has all_reduce only, not {call.collective}",
+        fixes=("use backend='xla', which has all collectives",),
+    )
 
 
 def _missing() -> BackendError | None:
@@ -103,13 +133,13 @@ class _Library:
     def _sum(self, x: jax.Array) -> jax.Array:
         return self.mpi4jax.allreduce(x, op=self.mpi.SUM, comm=self.comm)
 
-    def all_reduce(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+    def all_reduce(self, x: jax.Array, call: Call) -> jax.Array:
         """MPI_Allreduce. MPI has no half types and no order on bool: they travel in wider types."""
         wider = {"half": jnp.float32, "int": jnp.uint8 if x.dtype == bool else x.dtype}
         sent = x.astype(wider.get(call.dtype_class, x.dtype))
         op = getattr(self.mpi, _OPS[call.op])
         y = self.mpi4jax.allreduce(sent, op=op, comm=self.comm)
-        return order, y.astype(call.dtype)
+        return y.astype(call.dtype)
 
 
 @functools.cache

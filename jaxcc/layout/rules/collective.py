@@ -246,7 +246,7 @@ def _permute(eqn: Equation, x: Relation) -> Relation:
     return x
 
 
-@collective_rule("pbroadcast")
+@collective_rule("pbroadcast", "jaxcc_broadcast")
 def _broadcast(eqn: Equation, x: Relation) -> Relation:
     """What one rank holds, for all of them."""
     axes = axes_of(eqn)
@@ -259,6 +259,26 @@ def _broadcast(eqn: Equation, x: Relation) -> Relation:
             fixes=("all_gather it",),
         )
     return replace(x, local=x.local - set(axes))
+
+
+@collective_rule("jaxcc_on_root")
+def _on_root(eqn: Equation, x: Relation) -> Relation:
+    """What one rank holds, and zeros on the others: what they hold adds up to it."""
+    axes = axes_of(eqn)
+    _refuse_pending(eqn, x, axes)
+    for axis in axes:
+        if axis in x.ranks:
+            raise Refused(
+                "LAYOUT_RANK_DEPENDENT",
+                f"only one rank's block of {eqn.name(0)}, which is {eqn.layout(0)}, is kept",
+                because="a group of one has the whole there",
+                fixes=("gather it to the root",),
+            )
+    for axis, op in x.partial.items():
+        if op != "sum":
+            raise partial_refused(eqn, 0, axis, op, "zeros of other ranks would count")
+    here = {axis: "sum" for axis in axes if axis not in x.local}
+    return replace(settled(eqn, 0, x), partial={**x.partial, **here}, const=None)
 
 
 @collective_rule("vary_unreduced_cast", "vary_unreduced_cast_p")

@@ -1,0 +1,68 @@
+"""From a user's call to a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxcc._compat import varying_axes
+from jaxcc.comm._backends import BACKENDS
+from jaxcc.comm._call import AxisName, Call, Group, as_array, group_of, varying
+from jaxcc.comm._choose import choose
+from jaxcc.comm._collective import Collective
+from jaxcc.comm._table import Table
+
+
+def carry_each(
+    kind: type[Collective],
+    x: Any,
+    axis_name: AxisName,
+    *,
+    backend: str,
+    mesh: Mesh | None,
+    table: Table | None,
+    **parameters: Any,
+) -> Any:
+    """A collective of every array of a pytree.
+
+    Args:
+      kind: which collective.
+      x: the pytree.
+      axis_name: the axes of the group.
+      backend: its name, or "auto".
+      mesh: the devices, if the caller gave them.
+      table: the tuning table for "auto"; None for the current one.
+      parameters: as `kind.of` takes them.
+
+    Raises:
+      LayoutError: LAYOUT_AXIS, LAYOUT_ARGUMENT, LAYOUT_REDUCE_OP.
+      BackendError: BACKEND_UNKNOWN, or why the named backend cannot run here.
+      TableError: the table cannot be read.
+    """
+    group = group_of(kind.name, axis_name, mesh)
+
+    def one(leaf: Any) -> jax.Array:
+        array = as_array(kind.name, leaf)
+        what = kind.of(array, group.ranks, **parameters)
+        return carry(what, array, group, backend, table)
+
+    return jax.tree.map(one, x)
+
+
+def carry(
+    what: Collective, x: jax.Array, group: Group, backend: str, table: Table | None
+) -> jax.Array:
+    """One collective of one array; arguments and errors as `carry_each`."""
+    x = x.astype(what.operand_dtype(x.dtype))
+    call = Call(what, group, tuple(x.shape), x.dtype)
+    choice = choose(call, backend, table)
+    if x.size == 0 and group.on_devices:
+        # XLA refuses some collectives of nothing, and its older versions crash on others.
+        made = jax.eval_shape(lambda x: what.in_lax(x, group), x)
+        y = varying(jnp.zeros(made.shape, made.dtype), sorted(varying_axes(made)))
+    else:
+        y = BACKENDS[choice.backend].run(x, call)
+    return what.finish(y, group)
