@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
@@ -49,9 +50,28 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_uses_are_accepted_and_give_the_same_on_one_rank(name: str, check_vma: bool) -> None:
     body, given, made = RIGHT[name]
-    mesh = jax.make_mesh((2,), ("r",), axis_types=(AxisType.Auto,))
-    typed = jaxcc.typed(body, mesh=mesh, in_layouts=(given,), out_layouts=made, check_vma=check_vma)
-    assert_rank_invariant(typed, X)
+    x = np.random.default_rng(len(name)).normal(size=X.shape).astype(np.float32)
+    layouts: dict[str, Any] = {"in_layouts": (given,), "out_layouts": made}
+    assert_rank_invariant(body, x, mesh=MESH, check_vma=check_vma, **layouts)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_typed_program_runs_on_the_backend_that_it_names(check_vma: bool) -> None:
+    mesh = jax.make_mesh((4,), ("r",), axis_types=(AxisType.Auto,))
+
+    def body(v: jax.Array) -> jax.Array:
+        mine = comm.reduce_scatter(jnp.sin(v), "r", backend="host", mesh=mesh)
+        return comm.all_gather(mine + 1, "r", to="invarying", backend="host", mesh=mesh)
+
+    def typed(layout: Any) -> Any:
+        options: dict[str, Any] = {"mesh": mesh, "check_vma": check_vma}
+        return jaxcc.typed(in_layouts=(layout,), out_layouts=Replicated, **options)(body)
+
+    x = np.random.default_rng(3).normal(size=(4, *X.shape)).astype(np.float32)
+    with pytest.raises(LayoutError, match="LAYOUT_PARTIAL_NONLINEAR"):
+        typed(Partial())(x)
+    wanted = np.sin(x.astype(np.float64)).sum(0) + 1
+    np.testing.assert_allclose(typed(Local)(x), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +109,9 @@ def test_wrong_uses_are_refused(case: int, check_vma: bool) -> None:
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "broadcast", "reduce", "gather"])
 def test_gradients_are_checked_with_them(name: str) -> None:
     body, given, made = RIGHT[name]
+    if name == "all_gather":
+        # Of a varying result that all ranks return, each rank's cotangent counts.
+        def body(v: jax.Array) -> jax.Array:
+            return comm.all_gather(v, "r", to="invarying")
+
     jaxcc.check(body, X, mesh=MESH, in_layouts=(given,), out_layouts=made, grad=0)

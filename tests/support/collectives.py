@@ -21,7 +21,7 @@ REDUCE: dict[str, Callable] = {
 RNG = np.random.Generator
 
 
-def joined(parts: Sequence[Array], dim: int, tiled: bool) -> Array:
+def joined(parts: Any, dim: int, tiled: bool) -> Array:
     return np.concatenate(parts, dim) if tiled else np.stack(parts, dim)
 
 
@@ -50,7 +50,7 @@ def cut(y: Array, counts: Sequence[int], dim: int) -> list[Array]:
     return np.split(y, np.cumsum(counts)[:-1], dim)
 
 
-def first(x: Array, counts: Sequence[int], dim: int) -> list[Array]:
+def first(x: Any, counts: Sequence[int], dim: int) -> list[Array]:
     """The first counts[r] elements of each rank's array."""
     return [np.take(one, range(size), dim) for one, size in zip(x, counts, strict=True)]
 
