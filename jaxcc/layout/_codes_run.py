@@ -36,6 +36,12 @@ _SCHEDULE = {
         "text says which version of the format it has; this jaxcc reads the one that the message "
         "names.",
     ),
+    "FORWARD_MODE": (
+        "a scheduled program is differentiated in forward mode",
+        "A compiled schedule has the derivative of the function that it was made of, as a rule for "
+        "reverse mode: jax.grad, jax.vjp and jax.jacrev. For jax.jvp, jax.jacfwd and jax.hessian "
+        "use the typed function itself.",
+    ),
     "INDIVISIBLE": (
         "the ranks do not divide a dimension",
         "A reduce-scatter gives every rank an equal block. Pad the dimension or scatter "

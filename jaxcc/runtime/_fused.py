@@ -139,6 +139,7 @@ def fused_call(
         "jaxcc_fused",
         (jax.ShapeDtypeStruct.like(order), *(out for tensor in tensors for out in tensor.results)),
         input_output_aliases=aliases,
+        vmap_method="sequential",
     )
     geometry = [
         (t.outer, t.extent, t.kind, first) for t, first in zip(tensors, first_scalar, strict=True)

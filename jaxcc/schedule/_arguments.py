@@ -1,17 +1,39 @@
-"""Whether a step that was written by hand or read from a file is one that a verb can carry out."""
+"""Whether the arguments of a verb, in a call or in a step from a file, are such as it takes."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from jaxcc.layout import ScheduleError
 from jaxcc.program import Program
 from jaxcc.schedule._step import REWRITES, Step
 
 _LISTS = (Sequence, tuple, list)
+
+
+def checking[F: Callable[..., Any]](verb: F) -> F:
+    """The verb, which refuses arguments of other types than it says.
+
+    Raises:
+      ScheduleError: SCHEDULE_ARGUMENT.
+    """
+    generic = {one.__name__: one for one in verb.__type_params__}
+    hints, signature = get_type_hints(verb, localns=generic), inspect.signature(verb)
+
+    @functools.wraps(verb)
+    def checked_verb(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(schedule, *args, **kwargs)
+        for name, given in list(bound.arguments.items())[1:]:
+            several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for value in given if several else (given,):
+                _check_type(verb.__name__, name, value, hints[name])
+        return verb(schedule, *args, **kwargs)
+
+    return cast(F, checked_verb)
 
 
 def checked(step: Step) -> Step:
@@ -42,15 +64,18 @@ def checked(step: Step) -> Step:
                 "SCHEDULE_ARGUMENT",
                 f"{step.verb} has no argument {name!r}; it has {', '.join(wanted)}",
             )
-        if not _fits(value, hints[name]):
-            raise ScheduleError(
-                "SCHEDULE_ARGUMENT",
-                f"{step.verb}: {name} is {value!r}, not {_described(hints[name])}",
-            )
+        _check_type(step.verb, name, value, hints[name])
     for name, parameter in wanted.items():
         if name not in step.arguments and parameter.default is parameter.empty:
             raise ScheduleError("SCHEDULE_ARGUMENT", f"{step.verb} lacks its argument {name!r}")
     return Step(step.verb, {name: _frozen(value) for name, value in step.arguments.items()})
+
+
+def _check_type(verb: str, name: str, value: Any, hint: Any) -> None:
+    if not _fits(value, hint):
+        raise ScheduleError(
+            "SCHEDULE_ARGUMENT", f"{verb}: {name} is {value!r}, not {_described(hint)}"
+        )
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -73,6 +98,8 @@ def _described(hint: Any) -> str:
         return " or ".join(map(repr, inner))
     if origin in _LISTS:
         return f"a list of {_described(inner[0])}"
+    if hint is types.EllipsisType:
+        return "`...`"
     return "null" if hint is type(None) else hint.__name__
 
 

@@ -4,11 +4,13 @@ kernel.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from jaxcc import _compat, runtime
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
@@ -29,7 +31,8 @@ class Compiled:
 
     Calling it takes and returns global arrays, laid out as `program.in_layouts` and
     `program.out_layouts` say. `local` is the same per rank, for use inside a `shard_map` of your
-    own. Both differentiate as the source does.
+    own. Both have the source's derivative, in reverse mode; under `vmap` kernels run once for each
+    element of the batch.
 
     Attributes:
       backend: `host` or `xla`, whichever it runs on.
@@ -58,20 +61,46 @@ class Compiled:
         """The result for global arrays with the structure, shapes and dtypes that were compiled.
 
         Raises:
-          ScheduleError: an argument differs from what was compiled.
+          ScheduleError: an argument differs from what was compiled, or a scheduled program is
+            differentiated in forward mode.
         """
         leaves = self._leaves(self._source.positional(args, kwargs), self._global_types)
         placed = map(place, leaves, self._shardings)
-        return jax.tree.unflatten(self.program.out_tree, self._mapped(*placed))
+        with _reverse_mode_only(self.program.name):
+            return jax.tree.unflatten(self.program.out_tree, self._mapped(*placed))
 
     def local(self, *args: Any, **kwargs: Any) -> Any:
         """The result on one rank, for per-rank arrays, inside `shard_map` over the same axes.
 
         Raises:
-          ScheduleError: an argument differs from what was compiled.
+          ScheduleError: an argument differs from what was compiled, or the axes have other sizes.
+          BackendError: BACKEND_AXIS if they are not bound here.
         """
+        self._check_axes()
         leaves = self._leaves(self._source.positional(args, kwargs), self.program.in_types)
-        return jax.tree.unflatten(self.program.out_tree, self._per_rank(*leaves))
+        with _reverse_mode_only(self.program.name):
+            return jax.tree.unflatten(self.program.out_tree, self._per_rank(*leaves))
+
+    def _check_axes(self) -> None:
+        for axis, made in self._source.sizes.items():
+            try:
+                here = lax.axis_size(axis)
+            except NameError:
+                raise BackendError(
+                    "BACKEND_AXIS",
+                    f"{self.program.name} runs over '{axis}', and no such mesh axis is bound here",
+                    fixes=(
+                        "call local inside jax.shard_map over a mesh with the axis",
+                        "call the compiled program itself on global arrays",
+                    ),
+                ) from None
+            if here != made:
+                raise ScheduleError(
+                    "SCHEDULE_ARGUMENT",
+                    f"{self.program.name} was compiled for {made} ranks along '{axis}', and there "
+                    f"are {here} here",
+                    fixes=("schedule and compile it for this mesh, too",),
+                )
 
     def lower(self) -> Any:
         """The lowered computation, as `jax.jit(f).lower(...)` gives it."""
@@ -122,15 +151,38 @@ class Compiled:
                 f"{self.program.name} was compiled for arguments {wanted}, not {tree}",
             )
         for x, t, name in zip(leaves, types, self.program.inputs, strict=True):
-            if _compat.type_of(x) != (t.shape, t.dtype):
+            try:
                 shape, dtype = _compat.type_of(x)
+                given = type_text(jax.ShapeDtypeStruct(shape, dtype))
+            except TypeError:
+                shape, dtype, given = None, None, f"{x!r}, which is no array"
+            if (shape, dtype) != (t.shape, t.dtype):
                 raise ScheduleError(
                     "SCHEDULE_ARGUMENT",
-                    f"{self.program.name} was compiled for {name}: {type_text(t)}, not "
-                    f"{type_text(jax.ShapeDtypeStruct(shape, dtype))}",
+                    f"{self.program.name} was compiled for {name}: {type_text(t)}, not {given}",
                     fixes=("schedule and compile it for these shapes and dtypes, too",),
                 )
         return leaves
+
+
+@contextlib.contextmanager
+def _reverse_mode_only(name: str) -> Iterator[None]:
+    """Says what to do instead of forward mode."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        raise ScheduleError(
+            "SCHEDULE_FORWARD_MODE",
+            f"{name}, scheduled, is differentiated in forward mode",
+            because="its derivative is that of the function that was scheduled, by a rule for "
+            "reverse mode",
+            fixes=(
+                "jax.grad, jax.vjp or jax.jacrev of it",
+                "jax.jvp or jax.jacfwd of the typed function itself",
+            ),
+        ) from error
 
 
 def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedCall]) -> PerRank:
@@ -210,6 +262,14 @@ def compile_program(
             raise ScheduleError(
                 "SCHEDULE_ARGUMENT",
                 f"donate: {program.name} has no input '{name}'; it has {', '.join(program.inputs)}",
+            )
+    for axis, ranks in program.sizes.items():
+        if mesh.shape.get(axis, ranks) != ranks:
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"compile: mesh= has {mesh.shape[axis]} ranks along '{axis}', and {program.name} "
+                f"was scheduled for {ranks}",
+                fixes=("schedule it for that mesh",),
             )
     program, layouts = in_chunks(program, layouts)
     calls: dict[str, FusedCall] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 
 from jaxcc import _compat
@@ -35,11 +36,11 @@ def shard_mapped(
         results = local(*given)
         if check_vma:
             results = [
-                _equal_on_one_rank(y, layout, mesh)
+                _typed_as_equal(y, layout, mesh)
                 for y, layout in zip(results, out_layouts, strict=True)
             ]
         return [
-            jax.numpy.reshape(y, (1,) * len(layout.stacked_axes()) + jax.numpy.shape(y))
+            jnp.reshape(y, (1,) * len(layout.stacked_axes()) + jnp.shape(y))
             for y, layout in zip(results, out_layouts, strict=True)
         ]
 
@@ -52,13 +53,16 @@ def shard_mapped(
     )
 
 
-def _equal_on_one_rank(y: Any, layout: LayoutMap, mesh: Any) -> Any:
-    """Tells JAX that what is sliced among one rank is Replicated there, too."""
-    alone = tuple(
-        axis
-        for axis in _compat.varying_axes(y)
-        if mesh.shape[axis] == 1 and layout[axis] == Replicated
-    )
+def _typed_as_equal(y: Any, layout: LayoutMap, mesh: Any) -> Any:
+    """Tells JAX that what is sliced among one rank is Replicated there, and that arrays without
+    elements are equal.
+    """
+    varying = _compat.varying_axes(y)
+    equal = {axis for axis in varying if layout[axis] == Replicated}
+    if equal and y.size == 0:
+        (y,) = _compat.unify_varying([jnp.empty(y.shape, y.dtype)], tuple(varying - equal))
+        return y
+    alone = tuple(axis for axis in equal if mesh.shape[axis] == 1)
     return jax.lax.all_gather(y, alone, to="invarying")[0] if alone else y
 
 

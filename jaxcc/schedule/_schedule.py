@@ -12,7 +12,7 @@ from typing import Any
 from jaxcc.layout import LayoutMap, ScheduleError
 from jaxcc.program import CycleError, Program, computes_the_same, program_text
 from jaxcc.schedule import verbs
-from jaxcc.schedule._arguments import checked
+from jaxcc.schedule._arguments import checked, checking
 from jaxcc.schedule._compile import Compiled, compile_program
 from jaxcc.schedule._saved import loaded, saved
 from jaxcc.schedule._source import Source
@@ -34,12 +34,12 @@ class Schedule:
     source: Source
     steps: tuple[Step, ...] = field(default=())
 
-    split = verbs.split
-    reorder = verbs.reorder
-    as_slice = verbs.as_slice
-    fuse = verbs.fuse
-    overlap = verbs.overlap
-    dead = verbs.dead
+    split = checking(verbs.split)
+    reorder = checking(verbs.reorder)
+    as_slice = checking(verbs.as_slice)
+    fuse = checking(verbs.fuse)
+    overlap = checking(verbs.overlap)
+    dead = checking(verbs.dead)
 
     @cached_property
     def program(self) -> Program:
@@ -92,6 +92,12 @@ class Schedule:
             reads, SCHEDULE_OTHER_PROGRAM if the program has changed since, SCHEDULE_ARGUMENT if a
             verb takes other arguments; or a step's condition is not met.
         """
+        if not isinstance(steps, Iterable):
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"apply: {steps!r} is neither the steps of a schedule nor the text of to_json",
+                fixes=("apply(other.steps), or apply(other.to_json())",),
+            )
         if not isinstance(steps, str):
             return self._longer(tuple(map(checked, steps)))
         if self.steps:
@@ -120,7 +126,7 @@ class Schedule:
           backend: `host` runs fused operations in generated kernels between the CPU devices of this
             process; `xla` runs their parts one by one; `auto` is `host` where that can be, and says
             once what is lost where not.
-          donate: names of inputs whose buffers the call may take for its results.
+          donate: names of inputs, or one name, whose buffers the call may take for its results.
           mesh: whose devices kernels run on, if not the mesh that the program was checked for: for
             `local` in a `shard_map` over more axes.
 
@@ -135,7 +141,7 @@ class Schedule:
             # Without steps it is the source, which was checked.
             self.layouts if self.steps else {},
             backend,
-            tuple(donate),
+            (donate,) if isinstance(donate, str) else tuple(donate),
             mesh or self.source.mesh,
             scheduled=bool(self.steps),
         )

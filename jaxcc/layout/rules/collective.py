@@ -221,8 +221,13 @@ def _permute(eqn: Equation, x: Relation) -> Relation:
         raise Refused(
             "LAYOUT_RANK_DEPENDENT",
             f"{eqn.op} leaves out ranks of {', '.join(axes)}, which receive zeros",
-            because="a group of one receives zeros too, or all, whatever the others do",
-            fixes=(TESTED_ONLY,),
+            because="a group of one receives zeros too, or all, whatever the others do; so it can "
+            "be neither proved nor scheduled",
+            fixes=(
+                TESTED_ONLY,
+                "for a typed function or a schedule: send to all, [(i, (i + 1) % n) for i in "
+                f"range(n)], and multiply what arrives by (jax.lax.axis_index({axes[0]!r}) > 0)",
+            ),
         )
     if len(axes) == 1 and axes[0] in x.ranks:
         return passed(x, axes[0], pairs)

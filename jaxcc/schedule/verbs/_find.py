@@ -51,6 +51,7 @@ def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
             "SCHEDULE_WRONG_OPERATION",
             f"{verb}: '{name}' is {op.kind}, but {verb} acts on {kind}",
             line=op.line,
+            fixes=_ways_to(kind, op),
         )
     if kind in COLLECTIVES and not op.params:
         raise ScheduleError(
@@ -60,6 +61,12 @@ def find_kind(program: Program, name: str, verb: str, kind: str) -> Op:
             fixes=(f"pass tiled=True to {kind}",),
         )
     return op
+
+
+def _ways_to(kind: str, op: Op) -> tuple[str, ...]:
+    if kind == "all_gather" and op.kind == "all_reduce":
+        return (f"split('{op.name}') makes the all-gather '{op.name}.gather'",)
+    return ()
 
 
 def between_names(program: Program, moved: Op, after: Op) -> set[str]:

@@ -80,8 +80,9 @@ def _apply(program: Program, *, names: Sequence[str], name: str) -> Program:
     program = dissolved(program, group)
     body = _with_feeders(program, {part.name for op in group for part in parts(op)})
     taken = {*program.inputs, *(op.name for op in program.ops if op not in body)}
-    if name in taken:
-        raise ScheduleError("SCHEDULE_ARGUMENT", f"fuse: the name '{name}' is taken")
+    if name in taken or not name:
+        why = "is taken" if name else "is empty"
+        raise ScheduleError("SCHEDULE_ARGUMENT", f"fuse: the name '{name}' {why}")
     check_group(program, body, read_outside(program, body))
     return grouped(program, body, name)
 
