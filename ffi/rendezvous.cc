@@ -223,7 +223,9 @@ std::string Group::mismatch() const {
     }
     if (call.site != first.site) {
       return head + one + " to one call of " + first.signature->text + "; " + peer +
-             " to another call of it";
+             " to another call of it; where one is in a nested jit or loop and the other is not, "
+             "let "
+             "one need what the other gives";
     }
   }
   return "";

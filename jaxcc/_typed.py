@@ -16,6 +16,7 @@ from jaxcc._arrays import type_of_argument, unstacked
 from jaxcc.layout import (
     LayoutError,
     LayoutReport,
+    ScheduleError,
     argument_names,
     bind_annotations,
     bind_shapes,
@@ -201,6 +202,13 @@ class TypedFunction:
           TableError: there is no such profile.
         """
         call = self.bind(*args, **kwargs)
+        for i, x in enumerate(jax.tree.leaves(call.args)):
+            if isinstance(x, jax.ShapeDtypeStruct):
+                raise ScheduleError(
+                    "SCHEDULE_ARGUMENT",
+                    f"autotune runs {self._name_of(call, i)}, which is a type",
+                    fixes=("pass an array; schedule and check take types",),
+                )
         source, _ = self._source(call, stacked=True)
         return tune(
             Schedule(source),

@@ -190,7 +190,9 @@ _BACKEND = {
     "MISMATCH": (
         "ranks of one group came to different collectives",
         "All ranks of a group run the same collectives on the same shapes in the same order. The "
-        "message names two that differ: look for a branch or a shape that depends on the rank.",
+        "message names two that differ: look for a branch or a shape that depends on the rank, or "
+        "for a call in a nested jit or loop that nothing orders with one outside: make one depend "
+        "on the other, for instance with jax.lax.optimization_barrier.",
     ),
     "ARGUMENT": (
         "a collective or a fused kernel got what it does not take",

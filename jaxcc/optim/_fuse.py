@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AbstractMesh, Mesh
 
 from jaxcc.layout import BackendError, CodegenError, LayoutError, being_checked
 from jaxcc.optim._arguments import Arguments, ranks_of
@@ -51,15 +52,30 @@ def fuse(
       the same by XLA's collectives.
 
     Raises:
-      LayoutError: OPTIM_ARGUMENT if `master` is no floating-point dtype; and when it is first run,
+      LayoutError: OPTIM_ARGUMENT if an argument is not as above; and when it is first run,
         OPTIM_UNSUPPORTED for other transformations.
     """
-    wide = None if master is None else _master_dtype(master)
-    fused = Fused(StateForm(optax.with_extra_args_support(tx), axis_name, wide), mesh)
-    return FusedTransformation.make(fused)
+    _check(tx, mesh)
+    form = StateForm(optax.with_extra_args_support(tx), axis_name, _dtype_of(master))
+    return FusedTransformation.make(Fused(form, mesh))
 
 
-def _master_dtype(master: Any) -> Any:
+def _check(tx: Any, mesh: Any) -> None:
+    problem, fix = "", ""
+    if isinstance(tx, FusedTransformation):
+        problem, fix = "the transformation is fused already", "fuse the whole chain, once"
+    elif not isinstance(tx, optax.GradientTransformation):
+        problem = f"{tx!r} is no optax transformation"
+        fix = "jaxcc.optim.fuse(optax.adam(1e-3), axis_name=...)"
+    elif mesh is not None and not isinstance(mesh, Mesh | AbstractMesh):
+        problem, fix = f"mesh is {mesh!r}, not a mesh", "mesh=jax.make_mesh((n,), (axis_name,))"
+    if problem:
+        raise LayoutError("OPTIM_ARGUMENT", problem, fixes=(fix,))
+
+
+def _dtype_of(master: Any) -> Any:
+    if master is None:
+        return None
     try:
         dtype = jnp.dtype(master)
     except TypeError:

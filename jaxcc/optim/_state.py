@@ -69,7 +69,11 @@ class StateForm:
     def init(self, params: Any, mesh: Callable[[], AnyMesh]) -> Any:
         """The state for these parameters: inside `shard_map` this rank's, outside the global one,
         sharded over the axis and made in place.
+
+        Raises:
+          LayoutError: OPTIM_ARGUMENT for numbers that are no floats, OPTIM_AXIS without the axis.
         """
+        _check_trained(params)
         try:
             lax.axis_size(self.axis)
         except NameError:
@@ -142,6 +146,17 @@ class StateForm:
             is_leaf=lambda x: isinstance(x, type(mark)),
         )
         return inner if self.master is None else MasterState(PartitionSpec(self.axis), inner)
+
+
+def _check_trained(params: Any) -> None:
+    for path, x in jax.tree_util.tree_leaves_with_path(params):
+        dtype = x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise LayoutError(
+                "OPTIM_ARGUMENT",
+                f"{jax.tree_util.keystr(path) or 'the parameter'} is {dtype}, not floating point",
+                fixes=("leave arrays that are not trained out of the pytree",),
+            )
 
 
 def mesh_or_current(mesh: AnyMesh | None) -> AnyMesh:

@@ -63,7 +63,9 @@ class Compiled:
         Raises:
           ScheduleError: an argument differs from what was compiled, or a scheduled program is
             differentiated in forward mode.
+          BackendError: BACKEND_NO_DEVICES if it was compiled for an AbstractMesh.
         """
+        self._source.require_devices()
         leaves = self._leaves(self._source.positional(args, kwargs), self._global_types)
         placed = map(place, leaves, self._shardings)
         with _reverse_mode_only(self.program.name):

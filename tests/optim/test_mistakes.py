@@ -87,6 +87,22 @@ def test_a_master_copy_of_another_kind(master: Any) -> None:
     assert "[OPTIM_ARGUMENT] master is" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "make"),
+    [
+        ("'adam' is no optax transformation", lambda: jaxcc.optim.fuse("adam", axis_name="dp")),
+        ("is no optax transformation", lambda: jaxcc.optim.fuse(optax.adam, axis_name="dp")),
+        ("is fused already", lambda: jaxcc.optim.fuse(TX, axis_name="dp")),
+        ("mesh is 'dp'", lambda: jaxcc.optim.adam(1e-2, axis_name="dp", mesh="dp")),
+        ("['n'] is int32, not floating", lambda: TX.init({"n": jnp.arange(3)})),
+        ("['k'] is key<fry>, not floating", lambda: TX.init({"k": jax.random.key(0)})),
+    ],
+)
+def test_what_is_no_transformation_mesh_or_parameter(text: str, make: Any) -> None:
+    said = message(make)
+    assert "[OPTIM_ARGUMENT]" in said and text in said
+
+
 @pytest.mark.parametrize("other", [1, 4])
 def test_a_mesh_of_another_size(other: int) -> None:
     grads = jax.tree.map(lambda p: np.stack([p] * other), PARAMS)

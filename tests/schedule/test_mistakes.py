@@ -69,6 +69,15 @@ def test_arguments_of_another_kind(text: str, call: Any) -> None:
     assert "[SCHEDULE_" in said and text in said
 
 
+def test_what_is_run_needs_devices_and_arrays() -> None:
+    mesh = jax.sharding.AbstractMesh((2,), ("tp",))
+    abstract = jaxcc.typed(mesh=mesh, in_layouts=(Local, Replicated))(f.local)
+    said = message(lambda: abstract.schedule(A[0], W).compile()(A, W), jaxcc.BackendError)
+    assert "[BACKEND_NO_DEVICES]" in said and "jax.make_mesh" in said
+    types = avals((A, W))
+    assert "autotune runs argument 'a' of f, which is a type" in message(lambda: f.autotune(*types))
+
+
 def test_one_name_is_donated_as_one() -> None:
     compiled = kernel().compile("host", donate="w")
     np.testing.assert_allclose(compiled(A, jnp.asarray(W)), f.reference(A, W), atol=1e-5)
