@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,8 @@ from jax._src import mesh as _jax_mesh
 from jax._src import source_info_util as _source_info
 from jax.extend import core as _core
 from jax.extend.random import threefry2x32_p as _threefry2x32_p
+
+from jaxcc._coordination import HEARTBEAT_S
 
 try:
     from jax._src.random import prng as _prng
@@ -354,6 +357,31 @@ def backend_started() -> bool:
     from jax._src import xla_bridge
 
     return xla_bridge.backends_are_initialized()
+
+
+def join(coordinator: str, ranks: int, rank: int, *, devices: int, timeout_s: float) -> None:
+    """Makes this process one of several, before JAX starts, each with as many devices.
+
+    `jax.distributed.initialize` does so, too, but has rank 0 run the coordination service, which
+    then dies with rank 0.
+    """
+    from jax._src.distributed import global_state
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    jax.config.update("jax_num_cpu_devices", devices)
+    own_gpus = ",".join(str(rank * devices + k) for k in range(devices))
+    jax.config.update("jax_cuda_visible_devices", own_gpus)
+    client = _jax.get_distributed_runtime_client(
+        coordinator,
+        rank,
+        init_timeout=math.ceil(timeout_s),
+        use_compression=True,
+        heartbeat_timeout=HEARTBEAT_S,
+    )
+    client.connect()
+    global_state.coordinator_address = coordinator
+    global_state.num_processes, global_state.process_id = ranks, rank
+    global_state.client = client
 
 
 def start_on_cpu(count: int) -> bool:

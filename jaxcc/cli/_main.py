@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from jaxcc._version import __version__
+from jaxcc.cli import _run as _run_options
 from jaxcc.cli import _tune_options
 from jaxcc.cli._devices import force_host_devices
 from jaxcc.cli._streams import OutputError, write_document, writing
@@ -26,6 +27,7 @@ examples:
   jaxcc explain megatron             what Megatron's functions are here
   jaxcc check --help                 how to check a function for a mesh, with a program to try
   jaxcc tune --help                  how to find a function's fastest schedule on this machine
+  jaxcc run -n 2 train.py            a program on two processes of this machine
   jaxcc doctor                       what works on this machine, and what does not and why
 
 exit status: 0 clean, 1 findings, 2 usage; with --json the document then has an "error"
@@ -168,7 +170,9 @@ class _CommandParser(_Parser):
     _intermixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self._intermixing:
+        # A program's own arguments are not to be mixed with the command's.
+        has_program = any(action.nargs == argparse.REMAINDER for action in self._actions)
+        if self._intermixing or has_program:
             return super().parse_known_args(args, namespace)
         # This comes back here.
         self._intermixing = True
@@ -202,7 +206,10 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
             epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.add_argument("--json", action="store_true", help="print one JSON document")
+        if name == "run":
+            made.set_defaults(json=False)
+        else:
+            made.add_argument("--json", action="store_true", help="print one JSON document")
         made.set_defaults(run=run)
         return made
 
@@ -243,7 +250,7 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
     check.add_argument(
         "target", metavar="MODULE:FUNCTION", help="where the function is, or MODULE:INSTANCE.METHOD"
     )
-    _add_program(check, "check for")
+    _add_function(check, "check for")
 
     tune = command(
         "tune",
@@ -253,7 +260,7 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
     )
     tune.epilog = _tune_options.EXAMPLE
     tune.add_argument("target", nargs="?", metavar="MODULE:FUNCTION", help="where the function is")
-    _add_program(tune, "run on")
+    _add_function(tune, "run on")
     _tune_options.add_options(tune)
 
     command(
@@ -263,10 +270,20 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
         "not; each is run once",
         "jaxcc doctor",
     )
+
+    run = command(
+        "run",
+        _run_options.run_program,
+        "run a program on several ranks of this machine, a process each",
+        "",
+    )
+    run.usage = "jaxcc run -n N [options] [-m] PROGRAM ..."
+    run.epilog = _run_options.EPILOG
+    _run_options.add_options(run)
     return parser
 
 
-def _add_program(parser: argparse.ArgumentParser, purpose: str) -> None:
+def _add_function(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Arguments and mesh of a function."""
     parser.add_argument(
         "arrays",
@@ -300,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     try:
         with writing(sys.stdout):
-            args = _parser("--json" in argv).parse_args(argv)
+            args = _parser(_wants_json(argv)).parse_args(argv)
         return _run(args)
     except OutputError as error:
         if error.gone:
@@ -310,6 +327,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("jaxcc: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Before they are parsed; the arguments of `run` are its program's."""
+    return "--json" in argv and argv[0] != "run"
 
 
 def _run(args: argparse.Namespace) -> int:

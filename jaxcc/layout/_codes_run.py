@@ -199,6 +199,14 @@ _BACKEND = {
         "the message lists, or pass the mesh=, that of the enclosing jax.shard_map, that has them. "
         "A schedule's .local and an optimizer's step run inside jax.shard_map only.",
     ),
+    "COORDINATOR": (
+        "processes cannot find one another",
+        "One process, rank 0, has to listen at an address that all the others know. Under mpirun "
+        "on one machine, and under srun, jaxcc.init finds one; across machines MPI is asked, "
+        "through mpi4py. If the port is taken, or nobody answers, name another that is free on "
+        "the machine of rank 0: the same JAXCC_COORDINATOR=HOST:PORT for every process, with its "
+        "own JAXCC_RANK and with JAXCC_RANKS.",
+    ),
     "DISAGREE": (
         "processes of one group are about to run different collectives",
         "With JAXCC_CHECK=1 processes compare each call while they trace it, before any data "
@@ -292,6 +300,12 @@ _BACKEND = {
         "more elements than one MPI call counts",
         "MPI counts the elements of a message in 32 bits. Reduce the array in parts, such as one "
         "leaf or one block of rows at a time.",
+    ),
+    "STARTED": (
+        "jaxcc.init came after JAX had started",
+        "JAX looks for devices once, when it is first asked for them or runs something, and then "
+        "knows no other process. Call jaxcc.init() first: before jax.devices(), jax.make_mesh and "
+        "the first array, in modules that you import, too.",
     ),
     "TIMEOUT": (
         "the other ranks did not come",
