@@ -38,10 +38,10 @@ class Failures:
             self._noticed.append(process)
         return new
 
-    def tell(self, *, every: bool, what_follows: str) -> None:
+    def tell(self, *, every: bool) -> None:
         """Shows what the first rank that failed has to say, or with `every` each rank.
 
-        Without, ranks that end later without a report are taken to be those that were ended.
+        Without, the others are to be ended, and are not told of if they then end without a report.
         """
         new = [process for process in self._noticed if process not in self._told]
         ended = self.first is not None and not every
@@ -49,7 +49,7 @@ class Failures:
             self._told.append(process)
             if self.first is None or every:
                 self.first = self.first or process
-                self._show(process, what_follows)
+                self._show(process, others_end=not every)
             elif process.report is not None or not ended:
                 self._others.setdefault(_why(process), []).append(process.rank)
 
@@ -65,12 +65,14 @@ class Failures:
                 self._show_traceback(process)
                 return
 
-    def _show(self, process: Process, what_follows: str) -> None:
+    def _show(self, process: Process, *, others_end: bool) -> None:
         process.kept.show()
         self._show_traceback(process)
         left = [other.rank for other in self._ranks if other.code == 0]
         before = f", after {named(left)} had ended" if left else ""
-        note(f"rank {process.rank} failed{before}: {_why(process)}{what_follows}")
+        others = any(other.code is None for other in self._ranks if other is not process)
+        follows = "; the others are ended" if others and others_end else ""
+        note(f"rank {process.rank} failed{before}: {_why(process)}{follows}")
 
     def _show_traceback(self, process: Process) -> None:
         if process.report is not None:

@@ -101,6 +101,16 @@ def test_under_jaxcc_run_all_is_done(launcher: Launcher) -> None:
     assert done.stdout.count("answer 0 2 11") == done.stdout.count("answer 1 2 11") == 1
 
 
+def test_under_jaxcc_run_a_program_may_call_jaxs_own_function(launcher: Launcher) -> None:
+    code = SCRIPT.replace("jaxcc.init(", "import jax; jax.distributed.initialize(")
+    done = launcher.run(code, "-n", "2", args=('{"num_processes": 2}',))
+    assert done.returncode == 0, done.stderr
+    assert "answer 0 2 11" in done.stdout
+    done = launcher.run(code, "-n", "2", args=('{"num_processes": 3}',))
+    assert done.returncode == 1
+    assert "but this is rank 0 of 2" in done.stderr or "but this is rank 1 of 2" in done.stderr
+
+
 def test_alone_it_does_nothing() -> None:
     assert answers(*ended([start({})])) == ["answer 0 1 1"]
 
