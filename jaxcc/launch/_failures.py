@@ -58,12 +58,15 @@ class Failures:
         for why, ranks in self._others.items():
             note(f"{named(ranks)} failed too: {why}")
 
-    def show_interrupt(self) -> None:
-        """Where the lowest of the ranks was that told so."""
-        for process in self._ranks:
-            if process.report is not None and process.report.why == "KeyboardInterrupt":
-                self._show_traceback(process)
-                return
+    def tell_after_signal(self) -> None:
+        """Where the lowest rank was that Ctrl-C interrupted, and what failed in another way."""
+        reports = {process: process.report for process in self._ranks if process.report is not None}
+        interrupted = [p for p, report in reports.items() if report.why == "KeyboardInterrupt"]
+        for process in interrupted[:1]:
+            self._show_traceback(process)
+        for process, report in reports.items():
+            if report.text and process not in (*interrupted, *self._told):
+                self._show(process, others_end=False)
 
     def _show(self, process: Process, *, others_end: bool) -> None:
         process.kept.show()

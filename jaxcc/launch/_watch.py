@@ -200,8 +200,7 @@ class _Watch:
     def _told_result(self) -> int:
         self._failures.tell_of_others()
         if self._handed_on is not None and any(process.code for process in self._ranks):
-            if self._handed_on == signal.SIGINT:
-                self._failures.show_interrupt()
+            self._failures.tell_after_signal()
             note(f"ended by {signal.Signals(self._handed_on).name}")
             return 128 + self._handed_on
         first = self._failures.first

@@ -181,6 +181,16 @@ def test_sigterm_reaches_all_ranks(launcher: Launcher) -> None:
     assert sorted(launcher.lines(4)[2:]) == ["tidied 0", "tidied 1"]
 
 
+def test_errors_while_a_run_is_ended_are_told(launcher: Launcher) -> None:
+    script = TIDY + "    if RANK == 1: raise OSError('no space for the checkpoint')\n"
+    process = launcher.start(script, "-n", "2")
+    launcher.lines(2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "jaxcc run: rank 1 failed" in err and "OSError: no space for the checkpoint" in err
+
+
 def test_no_rank_outlives_the_launcher(launcher: Launcher) -> None:
     process = launcher.start(TIDY.replace("say(os", "import jax\nsay(os"), "-n", "2")
     pids = [int(pid) for pid in launcher.lines(2)]
