@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxcc._malloc import tune_malloc as tune_malloc
     from jaxcc._typed import TypedFunction as TypedFunction
     from jaxcc._typed import typed as typed
+    from jaxcc.launch._init import init as init
     from jaxcc.layout import BackendError as BackendError
     from jaxcc.layout import CodegenError as CodegenError
     from jaxcc.layout import JaxccError as JaxccError
@@ -43,6 +44,7 @@ _NAMES = {
     "jaxcc._arrays": ("layout_of", "put"),
     "jaxcc._malloc": ("malloc_environment", "tune_malloc"),
     "jaxcc._typed": ("TypedFunction", "typed"),
+    "jaxcc.launch._init": ("init",),
     "jaxcc.layout": (
         *("BackendError", "CodegenError", "JaxccError", "LayoutError", "ScheduleError"),
         *("LayoutReport", "Local", "Partial", "Replicated", "Sliced", "TableError"),

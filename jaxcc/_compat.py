@@ -383,6 +383,22 @@ def join(coordinator: str, ranks: int, rank: int, *, devices: int, timeout_s: fl
     global_state.num_processes, global_state.process_id = ranks, rank
     global_state.client = client
 
+    # A program that calls it for other launchers runs as it is; JAX refuses a second call.
+    def initialize(
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if num_processes not in (None, ranks) or process_id not in (None, rank):
+            raise ValueError(
+                f"jax.distributed.initialize is told of rank {process_id} of {num_processes}, "
+                f"but this is rank {rank} of {ranks}"
+            )
+
+    jax.distributed.initialize = initialize
+
 
 def start_on_cpu(count: int) -> bool:
     """Makes an imported JAX start on CPU; False if it has started without `count` devices."""

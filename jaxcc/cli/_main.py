@@ -27,8 +27,8 @@ examples:
   jaxcc explain megatron             what Megatron's functions are here
   jaxcc check --help                 how to check a function for a mesh, with a program to try
   jaxcc tune --help                  how to find a function's fastest schedule on this machine
-  jaxcc doctor                       what works on this machine, and what does not and why
   jaxcc run -n 2 train.py            a program on two processes of this machine
+  jaxcc doctor                       what works on this machine, and what does not and why
 
 exit status: 0 clean, 1 findings, 2 usage; with --json the document then has an "error"
 """
@@ -270,6 +270,7 @@ def _parser(as_json: bool) -> argparse.ArgumentParser:
         "not; each is run once",
         "jaxcc doctor",
     )
+
     run = command(
         "run",
         _run_options.run_program,

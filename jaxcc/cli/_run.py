@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 
+from jaxcc._malloc import malloc_environment
 from jaxcc.cli._usage import UNREAD, UsageError
 from jaxcc.launch import Job, Program, note, run, shares
 
@@ -81,6 +82,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="from SIGTERM to SIGKILL, for ranks that are ended (default 1)",
     )
+    parser.add_argument(
+        "--no-malloc",
+        action="store_true",
+        help="leave malloc as it is, instead of having ranks keep the memory of large results",
+    )
     parser.add_argument("-m", action="store_true", help="PROGRAM is a module, as for python -m")
     parser.add_argument("program", metavar="PROGRAM", help="a Python script")
     parser.add_argument(
@@ -102,6 +108,7 @@ def run_program(args: argparse.Namespace) -> int:
         ranks=args.ranks,
         devices=args.devices_per_rank,
         cores=tuple(shares(args.ranks, cpus)) if args.bind == "auto" and args.ranks > 1 else (),
+        environment={} if args.no_malloc else _tuned(),
         every_output=args.output == "all",
         keep_going=args.keep_going,
         grace_s=args.grace,
@@ -110,6 +117,17 @@ def run_program(args: argparse.Namespace) -> int:
         return run(job)
     except BrokenPipeError:
         return UNREAD
+
+
+def _tuned() -> dict[str, str]:
+    """The variables of tuned ranks, told of in one line where there are any."""
+    variables = malloc_environment()
+    if variables:
+        note(
+            f"ranks keep the memory of large results, by {' and '.join(variables)}; --no-malloc "
+            "leaves malloc as it is"
+        )
+    return variables
 
 
 def _check_script(path: str) -> None:

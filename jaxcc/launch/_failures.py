@@ -38,10 +38,10 @@ class Failures:
             self._noticed.append(process)
         return new
 
-    def tell(self, *, every: bool, what_follows: str) -> None:
+    def tell(self, *, every: bool) -> None:
         """Shows what the first rank that failed has to say, or with `every` each rank.
 
-        Without, ranks that end later without a report are taken to be those that were ended.
+        Without, the others are to be ended, and are not told of if they then end without a report.
         """
         new = [process for process in self._noticed if process not in self._told]
         ended = self.first is not None and not every
@@ -49,7 +49,7 @@ class Failures:
             self._told.append(process)
             if self.first is None or every:
                 self.first = self.first or process
-                self._show(process, what_follows)
+                self._show(process, others_end=not every)
             elif process.report is not None or not ended:
                 self._others.setdefault(_why(process), []).append(process.rank)
 
@@ -58,19 +58,24 @@ class Failures:
         for why, ranks in self._others.items():
             note(f"{named(ranks)} failed too: {why}")
 
-    def show_interrupt(self) -> None:
-        """Where the lowest of the ranks was that told so."""
-        for process in self._ranks:
-            if process.report is not None and process.report.why == "KeyboardInterrupt":
-                self._show_traceback(process)
-                return
+    def tell_after_signal(self) -> None:
+        """Where the lowest rank was that Ctrl-C interrupted, and what failed in another way."""
+        reports = {process: process.report for process in self._ranks if process.report is not None}
+        interrupted = [p for p, report in reports.items() if report.why == "KeyboardInterrupt"]
+        for process in interrupted[:1]:
+            self._show_traceback(process)
+        for process, report in reports.items():
+            if report.text and process not in (*interrupted, *self._told):
+                self._show(process, others_end=False)
 
-    def _show(self, process: Process, what_follows: str) -> None:
+    def _show(self, process: Process, *, others_end: bool) -> None:
         process.kept.show()
         self._show_traceback(process)
         left = [other.rank for other in self._ranks if other.code == 0]
         before = f", after {named(left)} had ended" if left else ""
-        note(f"rank {process.rank} failed{before}: {_why(process)}{what_follows}")
+        others = any(other.code is None for other in self._ranks if other is not process)
+        follows = "; the others are ended" if others and others_end else ""
+        note(f"rank {process.rank} failed{before}: {_why(process)}{follows}")
 
     def _show_traceback(self, process: Process) -> None:
         if process.report is not None:

@@ -140,12 +140,9 @@ class _Watch:
     def _judge(self) -> None:
         """Tells which rank failed, ends its peers, and only then lets it go."""
         if self._handed_on is None:
-            ends = not self._job.keep_going
-            others = len(self._running()) > 1 and ends
-            self._failures.tell(
-                every=not ends, what_follows="; the others are ended" if others else ""
-            )
-            if ends and self._failures.first is not None and not self._ends:
+            self._failures.tell(every=self._job.keep_going)
+            failed = self._failures.first is not None
+            if failed and not self._ends and not self._job.keep_going:
                 self._ends = True
                 self._send(signal.SIGTERM, but=self._failures.first)
                 self._after(self._job.grace_s, self._kill)
@@ -203,8 +200,7 @@ class _Watch:
     def _told_result(self) -> int:
         self._failures.tell_of_others()
         if self._handed_on is not None and any(process.code for process in self._ranks):
-            if self._handed_on == signal.SIGINT:
-                self._failures.show_interrupt()
+            self._failures.tell_after_signal()
             note(f"ended by {signal.Signals(self._handed_on).name}")
             return 128 + self._handed_on
         first = self._failures.first

@@ -34,7 +34,7 @@ def run(
     )
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["explain"], ["check"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["explain"], ["check"], ["doctor"], ["run"]])
 def test_help_teaches_by_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([*command, "--help"])

@@ -60,7 +60,9 @@ finally:
 def test_the_traceback_of_the_rank_that_failed_comes_first(rank: int, launcher: Launcher) -> None:
     done = launcher.run(PEERS.format("raise ValueError('boom')"), "-n", "2", args=(str(rank),))
     assert done.returncode == 1
-    errors = re.findall(r"^\w*Error.*|^Traceback.*|^jaxcc run: rank.*", done.stderr, re.MULTILINE)
+    errors = re.findall(
+        r"^\w*Error.*|^Traceback.*|^jaxcc run: rank \d.*", done.stderr, re.MULTILINE
+    )
     assert errors[0] == "Traceback (most recent call last):"
     assert errors[1] == "ValueError: boom"
     assert errors[2].startswith(f"jaxcc run: rank {rank} failed: ValueError: boom")
@@ -74,7 +76,7 @@ def test_a_rank_that_is_killed_ends_all(rank: int, launcher: Launcher) -> None:
     done = launcher.run(script, "-n", "2", args=(str(rank),))
     ended = time.time()
     assert done.returncode == 137
-    first = next(line for line in done.stderr.splitlines() if line.startswith("jaxcc run: rank"))
+    first = next(line for line in done.stderr.splitlines() if line.startswith("jaxcc run: rank "))
     assert first.startswith(f"jaxcc run: rank {rank} failed: killed by SIGKILL")
     lines = launcher.lines(3)
     wait_until_gone([int(line) for line in lines if line.isdigit()])
@@ -97,6 +99,12 @@ def test_with_keep_going_a_survivor_works_on(rank: int, launcher: Launcher) -> N
     assert f"rank {1 - rank} failed" not in done.stderr
 
 
+def test_of_two_ranks_the_other_is_ended(launcher: Launcher) -> None:
+    done = launcher.run(END.format("os._exit(4)"), "-n", "2")
+    assert done.returncode == 4
+    assert "jaxcc run: rank 1 failed: exit code 4; the others are ended\n" in done.stderr
+
+
 def test_ranks_that_fail_alike_are_told_in_one_line(launcher: Launcher) -> None:
     script = SAY + "say(RANK)\nwhile len(open(os.environ['LINES']).read()) < 6: pass\n1 / 0"
     done = launcher.run(script, "-n", "3")
@@ -114,7 +122,7 @@ def test_a_rank_that_never_imports_jax_leaves_no_other_waiting(launcher: Launche
 
 def test_a_stopped_rank_is_named_and_can_be_ended(launcher: Launcher) -> None:
     script = SAY + "say(RANK, os.getpid())\ntime.sleep(60)"
-    process = launcher.start(script, "-n", "2")
+    process = launcher.start(script, "-n", "2", "--no-malloc")
     pids = {int(rank): int(pid) for rank, pid in map(str.split, launcher.lines(2))}
     os.kill(pids[1], signal.SIGSTOP)
     assert process.stderr is not None
@@ -153,7 +161,7 @@ def test_ctrl_c_reaches_all_ranks(launcher: Launcher) -> None:
 
 def test_a_second_ctrl_c_kills(launcher: Launcher) -> None:
     script = SAY + "signal.signal(signal.SIGINT, lambda *_: say('no'))\nsay(os.getpid())\n"
-    process = launcher.start(script + "while True: time.sleep(60)", "-n", "2")
+    process = launcher.start(script + "while True: time.sleep(60)", "-n", "2", "--no-malloc")
     pids = [int(pid) for pid in launcher.lines(2)]
     process.send_signal(signal.SIGINT)
     launcher.lines(4)
@@ -171,6 +179,16 @@ def test_sigterm_reaches_all_ranks(launcher: Launcher) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert sorted(launcher.lines(4)[2:]) == ["tidied 0", "tidied 1"]
+
+
+def test_errors_while_a_run_is_ended_are_told(launcher: Launcher) -> None:
+    script = TIDY + "    if RANK == 1: raise OSError('no space for the checkpoint')\n"
+    process = launcher.start(script, "-n", "2")
+    launcher.lines(2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "jaxcc run: rank 1 failed" in err and "OSError: no space for the checkpoint" in err
 
 
 def test_no_rank_outlives_the_launcher(launcher: Launcher) -> None:

@@ -9,12 +9,14 @@ import re
 import secrets
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 from launching import SAY, SUM, Launcher
 
+import jaxcc
 from jaxcc.cli import main
 
 
@@ -44,6 +46,17 @@ say(json.dumps([RANK, RANKS, jax.process_index(), jax.device_count(), mine, resu
     everything = np.random.default_rng(seed).standard_normal((ranks * devices, 1000))
     for one in said:
         np.testing.assert_allclose(one[5], everything.sum(0, keepdims=True), rtol=1e-12, atol=1e-12)
+
+
+def test_the_program_of_the_help_runs(
+    launcher: Launcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    program = capsys.readouterr().out.partition("on 3 ranks:\n")[2].partition("\n\nJAX is")[0]
+    done = launcher.run(textwrap.dedent(program), "-n", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n[3]\n")
 
 
 ASKED = """
@@ -142,6 +155,15 @@ def test_ranks_have_cores_of_their_own_where_there_are_enough(launcher: Launcher
     assert not first & second if len(cpus) > 1 else first == second == cpus
     assert launcher.run(script, "-n", "2", "--bind", "none").returncode == 0
     assert [set(map(int, line.split())) for line in launcher.lines(4)[2:]] == [cpus, cpus]
+
+
+def test_malloc_is_tuned_with_one_line_that_says_so(launcher: Launcher) -> None:
+    script = SAY + "say(os.environ.get('GLIBC_TUNABLES'))"
+    done = launcher.run(script, "-n", "2")
+    assert done.stderr.count("jaxcc run: ranks keep the memory of large results") == 1
+    assert set(launcher.lines(2)) == {jaxcc.malloc_environment()["GLIBC_TUNABLES"]}
+    assert launcher.run(script, "-n", "2", "--no-malloc").stderr == ""
+    assert launcher.lines(4)[2:] == ["None", "None"]
 
 
 def test_processes_that_a_rank_starts_are_no_ranks(launcher: Launcher) -> None:

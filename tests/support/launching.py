@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -88,3 +89,9 @@ def wait_until_gone(pids: list[int]) -> None:
     while any(map(is_alive, pids)):
         assert time.monotonic() < until, f"of {pids} some still run"
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
