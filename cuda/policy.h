@@ -60,8 +60,11 @@ class CudaBlock {
     return value;
   }
 
-  JAXCC_FN void store_release(uint32_t* word, uint32_t value) const {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+  JAXCC_FN void post(int32_t, Flag* flag, uint32_t epoch) const {
+    asm volatile("st.release.sys.global.u32 [%0], %1;"
+                 :
+                 : "l"(&flag->epoch), "r"(epoch)
+                 : "memory");
   }
 
   JAXCC_FN bool patience(int64_t polls) {

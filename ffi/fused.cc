@@ -7,6 +7,7 @@
 #include "handler.h"
 #include "kernels.h"
 #include "pages.h"
+#include "staged.h"
 
 namespace jaxcc {
 
@@ -28,6 +29,8 @@ struct FusedCall {
 
   const FusedSignature* signature;
   Epilogue epilogue;
+  std::vector<std::vector<int32_t>> reach;  // of each kind's operands and results
+  int64_t outbox;
   Seats seats;
   std::vector<Residents> residents;  // by device ordinal
   size_t operands;                   // without the order buffer, of all tensors and scalars
@@ -39,8 +42,10 @@ struct FusedCall {
   std::vector<Span> watched;  // sizes of the operands, then of the results; empty if all are small
   std::vector<size_t> fresh;  // large results that are no operand's buffer
   bool stream = false;
+  StagedKernel staged;  // for seats at ports
 
   void look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
+  void stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
 };
 
 ffi::TypeId FusedCall::id = XLA_FFI_UNKNOWN_TYPE_ID;
@@ -80,19 +85,52 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
   }
   if (bytes < kHugePageBytes) watched.clear();
   stream = static_cast<int64_t>(bytes) * geometry.teams * geometry.ranks > cache_bytes();
+  if (seats.has_ports()) stage(args, rets);
+}
+
+// Says how buffers go through channels.
+void FusedCall::stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets) {
+  std::vector<Buffer> buffers;
+  std::vector<int64_t> counts;  // elements
+  const auto add = [&](const ffi::AnyBuffer& buffer) {
+    buffers.push_back({kOwner, static_cast<int32_t>(ffi::ByteWidth(buffer.element_type()))});
+    counts.push_back(static_cast<int64_t>(buffer.element_count()));
+  };
+  for (size_t i = kPlace + 1; i < args.size(); ++i) add(*args.get<ffi::AnyBuffer>(i));
+  for (size_t i = 1; i < rets.size(); ++i) add(**rets.get<ffi::AnyBuffer>(i));
+  for (const Tensor& tensor : signature->tensors) {
+    const Kind& kind = signature->kinds[tensor.kind];
+    for (int32_t k = 0; k < kind.operands + kind.results; ++k) {
+      const int32_t b =
+          k < kind.operands ? tensor.first_operand + k : tensor.first_result + k - kind.operands;
+      const int32_t its = buffers[b].reach = reach[tensor.kind][k];
+      const bool whole = its == kTeam || its == kReceivers;
+      const bool fits = whole              ? counts[b] == tensor.outer * tensor.extent
+                        : its == kReceiver ? counts[b] == tensor.outer * tensor.block
+                        : its == kTotal    ? counts[b] == 1
+                                           : true;
+      if (!fits) {
+        problem = "buffer " + std::to_string(b) + " has " + std::to_string(counts[b]) +
+                  " elements, which does not fit what it is for";
+        return;
+      }
+    }
+  }
+  problem = staged.plan(*signature, epilogue.kernel, std::move(buffers), outbox);
 }
 
 namespace {
 
 ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
     std::string_view kernel, std::string_view name, ffi::Span<const int64_t> devices, int64_t ranks,
-    int64_t team, ffi::Span<const int64_t> targets, int64_t scalars, ffi::Span<const int64_t> kinds,
+    int64_t outbox, int64_t team, ffi::Span<const int64_t> targets, int64_t scalars,
+    ffi::Span<const int64_t> kinds, ffi::Span<const int64_t> reach,
     ffi::Span<const int64_t> shape) {
   const std::string op(name);
   const std::string key(kernel);
   const auto refuse = [&](const std::string& what) { return ffi::Unexpected(invalid(op, what)); };
   auto call = std::make_unique<FusedCall>();
-  if (const std::string problem = call->seats.take(devices, ranks); !problem.empty()) {
+  if (const std::string problem = call->seats.take(devices, ranks, outbox); !problem.empty()) {
     return refuse(problem);
   }
   call->residents.resize(call->seats.size());
@@ -121,6 +159,14 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
     call->operands += signature->kinds[tensor.kind].operands;
     call->results += signature->kinds[tensor.kind].results;
   }
+  size_t at = 0;
+  for (const Kind& kind : signature->kinds) {
+    const size_t count = static_cast<size_t>(kind.operands) + kind.results;
+    if (reach.size() - at < count) return refuse("it is not said whose each buffer is");
+    call->reach.emplace_back(reach.begin() + at, reach.begin() + at + count);
+    at += count;
+  }
+  call->outbox = outbox;
   call->signature = &shared(std::move(signature));
   call->epilogue = {found};
   return call;
@@ -129,8 +175,9 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
 ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::RemainingArgs args,
                    ffi::RemainingRets rets) {
   const std::string& op = call->signature->op;
-  const Seats::Seat* seat = call->seats.find(device);
-  if (!seat) return call->seats.stranger(op, device, run.run_id);
+  const int32_t ordinal = Seats::ordinal(device);
+  const Seats::Seat* seat = call->seats.find(ordinal);
+  if (!seat) return call->seats.stranger(op, ordinal, run.run_id);
   if (args.size() != call->operands + kPlace + 1 || rets.size() != call->results + 1) {
     return invalid(op, "has " + std::to_string(args.size()) + " operands and " +
                            std::to_string(rets.size()) + " results, not " +
@@ -159,7 +206,11 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   thread_local std::vector<Span> spans;
   spans = call->watched;
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
-  call->residents[device].seen(spans);
+  call->residents[ordinal].seen(spans);
+  if (seat->port) {
+    const Status status = call->staged.run(*seat->port, *place, buffers.data(), call->stream);
+    return status.failure == Failure::kNone ? ffi::Error::Success() : failure(status);
+  }
   Participant rank(*seat->group, seat->number,
                    {call->signature, run.run_id, buffers.data(), call->stream, call, *place});
   if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
@@ -183,10 +234,12 @@ XLA_FFI_Error* instantiate_fused(XLA_FFI_CallFrame* frame) {
                                   .Attr<std::string_view>("op")
                                   .Attr<ffi::Span<const int64_t>>("devices")
                                   .Attr<int64_t>("ranks")
+                                  .Attr<int64_t>("outbox")
                                   .Attr<int64_t>("team")
                                   .Attr<ffi::Span<const int64_t>>("targets")
                                   .Attr<int64_t>("scalars")
                                   .Attr<ffi::Span<const int64_t>>("kinds")
+                                  .Attr<ffi::Span<const int64_t>>("reach")
                                   .Attr<ffi::Span<const int64_t>>("geometry")
                                   .To(guarded(instantiate));
   return handler->Call(frame);

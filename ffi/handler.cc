@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
+#include <algorithm>
+#include <atomic>
+
+#include "wait.h"
 
 namespace jaxcc {
 
@@ -11,15 +13,8 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-std::chrono::nanoseconds timeout() {
-  static const std::chrono::nanoseconds limit = [] {
-    const char* text = std::getenv("JAXCC_TIMEOUT_S");
-    const double seconds = text ? std::strtod(text, nullptr) : 0;
-    return std::chrono::nanoseconds(
-        static_cast<int64_t>(1e9 * (seconds > 0 && seconds < 1e9 ? seconds : 300)));
-  }();
-  return limit;
-}
+std::atomic<int64_t> this_process{0};
+std::atomic<int32_t> first_device{0};
 
 // Groups live as long as the process: another rank may still be in one when an executable dies.
 Group& group_of(std::vector<int64_t> devices) {
@@ -27,7 +22,7 @@ Group& group_of(std::vector<int64_t> devices) {
   static auto& groups = *new std::map<std::vector<int64_t>, std::unique_ptr<Group>>;
   std::lock_guard lock(mutex);
   std::unique_ptr<Group>& group = groups[devices];
-  if (!group) group = std::make_unique<Group>(std::move(devices), timeout());
+  if (!group) group = std::make_unique<Group>(std::move(devices), time_limit());
   return *group;
 }
 
@@ -37,6 +32,8 @@ ffi::ErrorCode code_of(Failure failure) {
       return ffi::ErrorCode::kDeadlineExceeded;
     case Failure::kAbandoned:
       return ffi::ErrorCode::kAborted;
+    case Failure::kDied:
+      return ffi::ErrorCode::kUnavailable;
     default:
       return ffi::ErrorCode::kFailedPrecondition;
   }
@@ -60,7 +57,16 @@ int64_t cache_bytes() {
   return bytes;
 }
 
-std::string Seats::take(ffi::Span<const int64_t> devices, int64_t ranks) {
+void set_process(int64_t process, int32_t device) {
+  this_process = process;
+  first_device = device;
+}
+
+int32_t Seats::ordinal(int32_t device) {
+  return device - first_device.load(std::memory_order_relaxed);
+}
+
+std::string Seats::take(ffi::Span<const int64_t> devices, int64_t ranks, int64_t outbox) {
   if (ranks < 1 || ranks > kMaxRanks) {
     return "a group has 1 to " + std::to_string(kMaxRanks) + " ranks, not " + std::to_string(ranks);
   }
@@ -68,28 +74,42 @@ std::string Seats::take(ffi::Span<const int64_t> devices, int64_t ranks) {
     return std::to_string(devices.size()) + " devices are not groups of " + std::to_string(ranks);
   }
   for (size_t first = 0; first < devices.size(); first += ranks) {
-    std::vector<int64_t> members(devices.begin() + first, devices.begin() + first + ranks);
-    Group& group = group_of(members);
+    const std::vector<int64_t> members(devices.begin() + first, devices.begin() + first + ranks);
+    const auto is_here = [](int64_t device) { return process_of(device) == this_process; };
+    const auto here = std::count_if(members.begin(), members.end(), is_here);
+    for (int64_t device : members) {
+      if (device < 0) return "no device has ordinal " + std::to_string(device);
+    }
+    if (here == 0) continue;
+    Group* const group = here == ranks ? &group_of(members) : nullptr;
+    Channel* const channel = group ? nullptr : find_channel({members, outbox});
+    if (!group && !channel) {
+      return "a group with devices of other processes was not opened in this one; trace and "
+             "compile "
+             "the program here instead of loading an old executable";
+    }
+    has_ports_ |= channel != nullptr;
     for (int rank = 0; rank < ranks; ++rank) {
-      const int64_t device = members[rank];
-      const std::string name = std::to_string(device);
-      if (device < 0 || device >= 1 << 20) return "no device has ordinal " + name;
+      if (!is_here(members[rank])) continue;
+      const int64_t device = ordinal_of(members[rank]);
       if (seats_.size() <= static_cast<size_t>(device)) seats_.resize(device + 1);
-      if (seats_[device].group) return "device " + name + " has two ranks";
-      seats_[device] = {&group, rank};
+      if (find(device)) return "device " + std::to_string(device) + " has two ranks";
+      seats_[device] = {group, rank, channel ? &channel->port(rank) : nullptr};
     }
   }
   return "";
 }
 
 ffi::Error Seats::stranger(const std::string& op, int32_t device, int64_t run) const {
+  const Status status{Failure::kMismatch,
+                      "[BACKEND_MESH] " + op + " runs on device " + std::to_string(device) +
+                          ", and was made for a mesh without it; make it for the mesh of the "
+                          "shard_map that it runs in: mesh="};
   for (const Seat& seat : seats_) {
     if (seat.group) seat.group->spoil(run);
+    if (seat.port) seat.port->channel().close(status);
   }
-  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                    "[BACKEND_MESH] " + op + " runs on device " + std::to_string(device) +
-                        ", and was made for a mesh without it; make it for the mesh of the "
-                        "shard_map that it runs in: mesh=");
+  return failure(status);
 }
 
 }  // namespace jaxcc

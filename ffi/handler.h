@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "port.h"
 #include "rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -24,31 +25,46 @@ xla::ffi::Error failure(const Status& status);
 // Buffers larger than this do not stay in the cache.
 int64_t cache_bytes();
 
-// Which seat of which group each device has.
+// Which process this is, and what XLA calls its first device: where there are several processes it
+// counts devices through all of them. Before any call.
+void set_process(int64_t process, int32_t first_device);
+
+// Which seat of which group each device of this process has.
 class Seats {
  public:
+  // In a group of this process, or at a port of one of several processes.
   struct Seat {
     Group* group = nullptr;
     int number = 0;
+    Port* port = nullptr;
   };
 
-  // `devices` are ordinals in this process: groups of `ranks`, one after another. Returns what is
-  // wrong with them, or an empty string.
-  std::string take(xla::ffi::Span<const int64_t> devices, int64_t ranks);
+  // `devices`, as channel.h names them, are groups of `ranks`, one after another; those of several
+  // processes have channels with outboxes of so many bytes. Returns what is wrong with them, or an
+  // empty string.
+  std::string take(xla::ffi::Span<const int64_t> devices, int64_t ranks, int64_t outbox);
+
+  // Whether a group has ranks in other processes.
+  bool has_ports() const { return has_ports_; }
+
+  // The place among this process's devices of the one that XLA calls so.
+  static int32_t ordinal(int32_t device);
 
   // More than the highest ordinal.
   size_t size() const { return seats_.size(); }
 
-  // The device's seat; null if it is in no group.
-  const Seat* find(int32_t device) const {
-    const bool known = device >= 0 && static_cast<size_t>(device) < seats_.size();
-    return known && seats_[device].group ? &seats_[device] : nullptr;
+  // The seat of the device with this ordinal; null if it is in no group.
+  const Seat* find(int32_t ordinal) const {
+    if (ordinal < 0 || static_cast<size_t>(ordinal) >= seats_.size()) return nullptr;
+    const Seat& seat = seats_[ordinal];
+    return seat.group || seat.port ? &seat : nullptr;
   }
 
   // The error of a device without a seat. Nobody then waits for it in this execution.
   xla::ffi::Error stranger(const std::string& op, int32_t device, int64_t run) const;
 
  private:
+  bool has_ports_ = false;
   std::vector<Seat> seats_;  // by ordinal
 };
 

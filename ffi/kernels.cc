@@ -14,7 +14,7 @@ struct Registry {
   std::map<std::string, Kernel> kernels;
 
   Registry() {
-    for (const auto& [key, tile] : all_reduce_kernels()) kernels[key] = {tile, nullptr};
+    for (const auto& [key, kernel] : all_reduce_kernels()) kernels[key] = kernel;
   }
 };
 
@@ -51,7 +51,7 @@ std::string load_kernel(const std::string& key, const std::string& path) {
     return problem;
   }
   std::unique_lock lock(registry().mutex);
-  registry().kernels.emplace(key, Kernel{tile, total});
+  registry().kernels.emplace(key, Kernel{tile, total, {}});
   return "";
 }
 

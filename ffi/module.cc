@@ -1,11 +1,16 @@
 // The Python module jaxcc.runtime._ffi.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include "channel.h"
 #include "fused.h"
+#include "handler.h"
 #include "kernels.h"
 #include "move.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -61,4 +66,30 @@ NB_MODULE(_ffi, m) {
         return jaxcc::load_kernel(key, path);
       },
       "key"_a, "path"_a);
+  m.def("set_process", &jaxcc::set_process, "process"_a, "first_device"_a);
+  m.def(
+      "create_channel",
+      [](std::vector<int64_t> devices, int64_t outbox, int64_t process) {
+        nb::gil_scoped_release unlocked;
+        std::string problem;
+        std::string address = jaxcc::create_channel({std::move(devices), outbox}, process,
+                                                    jaxcc::time_limit(), &problem);
+        return std::make_pair(address, problem);
+      },
+      "devices"_a, "outbox"_a, "process"_a);
+  m.def(
+      "attach_channel",
+      [](std::vector<int64_t> devices, int64_t outbox, int64_t process,
+         const std::string& address) {
+        nb::gil_scoped_release unlocked;
+        return jaxcc::attach_channel({std::move(devices), outbox}, process, jaxcc::time_limit(),
+                                     address);
+      },
+      "devices"_a, "outbox"_a, "process"_a, "address"_a);
+  m.def(
+      "has_channel",
+      [](std::vector<int64_t> devices, int64_t outbox) {
+        return jaxcc::find_channel({std::move(devices), outbox}) != nullptr;
+      },
+      "devices"_a, "outbox"_a);
 }

@@ -5,6 +5,7 @@
 #include "handler.h"
 #include "kernels.h"
 #include "pages.h"
+#include "staged.h"
 
 namespace jaxcc {
 
@@ -25,7 +26,7 @@ namespace {
 
 ffi::ErrorOr<std::unique_ptr<MoveCall>> instantiate(std::string_view name,
                                                     ffi::Span<const int64_t> devices, int64_t ranks,
-                                                    std::string_view combine,
+                                                    int64_t outbox, std::string_view combine,
                                                     ffi::Span<const int64_t> bytes,
                                                     ffi::Span<const int64_t> moves) {
   const std::string op(name);
@@ -36,7 +37,7 @@ ffi::ErrorOr<std::unique_ptr<MoveCall>> instantiate(std::string_view name,
   if (bytes.size() != 2) return refuse("it has one operand and one result");
 
   auto call = std::make_unique<MoveCall>();
-  if (const std::string problem = call->seats.take(devices, ranks); !problem.empty()) {
+  if (const std::string problem = call->seats.take(devices, ranks, outbox); !problem.empty()) {
     return refuse(problem);
   }
   auto signature = std::make_unique<MoveSignature>();
@@ -57,8 +58,9 @@ ffi::ErrorOr<std::unique_ptr<MoveCall>> instantiate(std::string_view name,
 ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::RemainingArgs args,
                    ffi::RemainingRets rets) {
   const MoveSignature& signature = *call->signature;
-  const Seats::Seat* seat = call->seats.find(device);
-  if (!seat) return call->seats.stranger(signature.op, device, run.run_id);
+  const int32_t ordinal = Seats::ordinal(device);
+  const Seats::Seat* seat = call->seats.find(ordinal);
+  if (!seat) return call->seats.stranger(signature.op, ordinal, run.run_id);
   if (args.size() != kPlace + 2 || rets.size() != 2) {
     return invalid(signature.op, "has not one operand and one result");
   }
@@ -76,6 +78,10 @@ ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::Remainin
   pass_order(args, rets);
   if (y.size_bytes() >= kHugePageBytes) use_huge_pages(y.untyped_data(), y.size_bytes());
   void* const buffers[] = {x.untyped_data(), y.untyped_data()};
+  if (seat->port) {
+    const Status status = run_staged(*seat->port, *place, signature, buffers, call->stream);
+    return status.failure == Failure::kNone ? ffi::Error::Success() : failure(status);
+  }
   Participant rank(*seat->group, seat->number,
                    {&signature, run.run_id, buffers, call->stream, call, *place});
   if (move_all(rank, rank.view(), signature.moves)) return ffi::Error::Success();
@@ -96,6 +102,7 @@ XLA_FFI_Error* instantiate_move(XLA_FFI_CallFrame* frame) {
                                   .Attr<std::string_view>("op")
                                   .Attr<ffi::Span<const int64_t>>("devices")
                                   .Attr<int64_t>("ranks")
+                                  .Attr<int64_t>("outbox")
                                   .Attr<std::string_view>("combine")
                                   .Attr<ffi::Span<const int64_t>>("bytes")
                                   .Attr<ffi::Span<const int64_t>>("moves")

@@ -4,8 +4,9 @@
 // Operands: order, place, x. Results: order, y, which is no operand's buffer. The order buffer and
 // the place are those of fused.h. Attributes:
 //   op        string   name for messages
-//   devices   i64[]    local device ordinals: groups of `ranks`, one after another
+//   devices   i64[]    as in fused.h
 //   ranks     i64      ranks in a group
+//   outbox    i64      as in fused.h
 //   combine   string   the reduction of moves that reduce, as <op>.<dtype>; empty if none does
 //   bytes     i64[2]   of x and of y
 //   moves     i64[]    of each move: source rank (-1: zeros, -2: the reduction of all ranks' x),

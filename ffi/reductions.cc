@@ -141,7 +141,9 @@ void all_reduce(const jaxcc_tile* tile, Combine combine) {
   }
 #define JAXCC_COMBINE(op, Op, dtype, Type) \
   {#op "." #dtype, {combine_##op##_##dtype, sizeof(Type::Stored)}},
-#define JAXCC_KERNEL(op, Op, dtype, Type) {"all_reduce." #op "." #dtype, all_reduce_##op##_##dtype},
+#define JAXCC_KERNEL(op, Op, dtype, Type) \
+  {"all_reduce." #op "." #dtype,          \
+   {all_reduce_##op##_##dtype, nullptr, {combine_##op##_##dtype, sizeof(Type::Stored)}}},
 
 JAXCC_ALL(JAXCC_FUNCTIONS)
 
@@ -153,9 +155,9 @@ Combine find_combine(const std::string& key) {
   return found == all.end() ? Combine{} : found->second;
 }
 
-const std::vector<std::pair<std::string, jaxcc_tile_fn>>& all_reduce_kernels() {
+const std::vector<std::pair<std::string, Kernel>>& all_reduce_kernels() {
   static const auto& kernels =
-      *new std::vector<std::pair<std::string, jaxcc_tile_fn>>{JAXCC_ALL(JAXCC_KERNEL)};
+      *new std::vector<std::pair<std::string, Kernel>>{JAXCC_ALL(JAXCC_KERNEL)};
   return kernels;
 }
 

@@ -1,19 +1,14 @@
 #include "rendezvous.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <thread>
 #include <utility>
+
+#include "wait.h"
 
 namespace jaxcc {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The group's word: which ranks came, whether the work is open, whether the epoch is being given
 // up, and the epoch.
@@ -26,53 +21,12 @@ constexpr int kEpochShift = 34;
 // chunks.
 constexpr int64_t kHelpChunks = 8;
 
-// A pause keeps the core and its cache lines; a yield runs the next rank on this core; only then
-// sleep, since a core that went idle takes some 20 us to wake.
-constexpr auto kPauseFor = std::chrono::microseconds(9);
-constexpr auto kYieldFor = std::chrono::microseconds(50);
-constexpr auto kSleepSlice = std::chrono::milliseconds(100);
-
 uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-void drain_streaming_stores() {
-#if defined(__x86_64__)
-  __builtin_ia32_sfence();
-#endif
-}
-
 // The half of the word that changes when the work opens or the epoch ends.
-uint32_t* futex_word(std::atomic<uint64_t>& state) {
+const uint32_t* futex_word(const std::atomic<uint64_t>& state) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
-  return reinterpret_cast<uint32_t*>(&state) + 1;
-}
-
-void futex_wait(std::atomic<uint64_t>& state, uint64_t seen) {
-  const auto nanoseconds = std::chrono::nanoseconds(kSleepSlice).count();
-  const timespec limit{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                       static_cast<long>(nanoseconds % 1'000'000'000)};
-  syscall(SYS_futex, futex_word(state), FUTEX_WAIT_PRIVATE, static_cast<uint32_t>(seen >> 32),
-          &limit, nullptr, 0);
-}
-
-void futex_wake_all(std::atomic<uint64_t>& state) {
-  syscall(SYS_futex, futex_word(state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
-int cores() {
-  static const int count = [] {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  }();
-  return count;
+  return reinterpret_cast<const uint32_t*>(&state) + 1;
 }
 
 std::string join(const std::vector<std::string>& parts) {
@@ -126,14 +80,14 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
   remaining_.store(total, std::memory_order_relaxed);
   state_.store(epoch << kEpochShift | kOpen | everyone_, std::memory_order_seq_cst);
   if (total >= kHelpChunks && sleepers_.load(std::memory_order_seq_cst) > 0) {
-    futex_wake_all(state_);
+    wake_all(futex_word(state_), /*shared=*/false);
   }
   return true;
 }
 
 void Group::finish(uint64_t epoch) {
   state_.store((epoch + 1) << kEpochShift, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
 }
 
 // Ends the epoch with `status` for the ranks in `present`, which all wait or are the caller.
@@ -155,7 +109,7 @@ Status Group::abandoned(const std::string& op) const {
 
 void Group::spoil(int64_t run) {
   failed_run_.store(run, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(state_);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
 }
 
 // Ends the epoch unless all ranks have come by now.
@@ -175,12 +129,9 @@ void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
     absent.push_back("rank " + std::to_string(peer) + " (device " + std::to_string(devices_[peer]) +
                      ")");
   }
-  const double seconds = std::chrono::duration<double>(timeout_).count();
-  std::string limit = std::to_string(seconds);
-  limit.resize(limit.find('.') + 2);
   fail(epoch, present,
        {Failure::kTimeout, "[BACKEND_TIMEOUT] " + op + ": " + join(absent) + " of " + name() +
-                               " did not come within " + limit + " s (JAXCC_TIMEOUT_S)"});
+                               " did not come within " + seconds(timeout_) + " (JAXCC_TIMEOUT_S)"});
 }
 
 int Group::rank_at(int seat) const {
@@ -234,20 +185,10 @@ std::string Group::mismatch() const {
 // Returns when ready(state) holds. `missing` ranks are waited for.
 template <class Ready>
 void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
-  const auto now_ready = [&] { return ready(state_.load(std::memory_order_acquire)); };
-  const auto start = Clock::now();
-  if (missing < cores()) {
-    do {
-      for (int i = 0; i < 16; ++i) {
-        if (now_ready()) return;
-        pause();
-      }
-    } while (Clock::now() - start < kPauseFor);
-  }
+  Patience patience(missing, own_cores());
   do {
-    if (now_ready()) return;
-    sched_yield();
-  } while (Clock::now() - start < kYieldFor);
+    if (ready(state_.load(std::memory_order_acquire))) return;
+  } while (patience.spin());
 
   // The count goes up before the word is read again, and whoever changes the word reads the count
   // after: one of the two sees the other, so no wake is lost.
@@ -256,8 +197,8 @@ void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
     const uint64_t state = state_.load(std::memory_order_seq_cst);
     if (ready(state)) break;
     const bool spoilt = entries_[rank].call.run == failed_run_.load(std::memory_order_seq_cst);
-    if (spoilt || Clock::now() - start > timeout_) give_up(epoch, rank, spoilt);
-    futex_wait(state_, state);
+    if (spoilt || patience.over(timeout_)) give_up(epoch, rank, spoilt);
+    sleep_on(futex_word(state_), static_cast<uint32_t>(state >> 32), /*shared=*/false);
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -14,17 +14,9 @@
 #include <vector>
 
 #include "signature.h"
+#include "status.h"
 
 namespace jaxcc {
-
-constexpr int kMaxRanks = 32;
-
-enum class Failure { kNone, kTimeout, kMismatch, kAbandoned };
-
-struct Status {
-  Failure failure = Failure::kNone;
-  std::string message;
-};
 
 // What one rank brings to a collective. It must stay valid until the rank leaves.
 struct Call {

@@ -11,6 +11,8 @@
 
 namespace jaxcc {
 
+constexpr int kMaxRanks = 32;
+
 // What all ranks of a group must agree on before one touches another's buffers.
 struct Signature {
   std::string op;      // for messages

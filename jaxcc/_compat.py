@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -406,6 +406,20 @@ def start_on_cpu(count: int) -> bool:
         return jax.default_backend() == "cpu" and jax.device_count() == count
     jax.config.update("jax_platforms", "cpu")
     return True
+
+
+class KeyValueStore(Protocol):
+    """What the processes of `jax.distributed` tell each other through."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None: ...
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str: ...
+
+
+def key_value_store() -> KeyValueStore | None:
+    """The store of `jax.distributed`; None before it is initialized."""
+    from jax._src import distributed
+
+    return distributed.global_state.client  # pyright: ignore[reportReturnType]
 
 
 def trace_state() -> object:

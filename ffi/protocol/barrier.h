@@ -5,8 +5,9 @@
 // A platform has
 //   int32_t thread(), threads()             the caller among the threads of its rank that run this
 //   slot together bool all(bool)                          joins those threads: true if all pass
-//   true uint32_t load_acquire(const uint32_t*)  and  void store_release(uint32_t*, uint32_t) bool
-//   patience(int64_t polls)            false once a wait has lasted too long
+//   true uint32_t load_acquire(const uint32_t*)
+//   void post(int32_t peer, Flag*, uint32_t epoch)  releases what the rank wrote, with the epoch
+//   bool patience(int64_t polls)            false once a wait has lasted too long
 #pragma once
 
 #include "peer_view.h"
@@ -20,7 +21,7 @@ JAXCC_FN bool flag_barrier(Platform& platform, const PeerView& view, int32_t slo
   platform.all(true);  // the release below then covers what all threads of this rank wrote
   const int32_t inbox = slot * view.ranks;
   for (int32_t peer = platform.thread(); peer < view.ranks; peer += platform.threads()) {
-    platform.store_release(&view.flags[peer][inbox + view.rank].epoch, epoch);
+    platform.post(peer, &view.flags[peer][inbox + view.rank], epoch);
   }
   bool came = true;
   for (int32_t peer = platform.thread(); came && peer < view.ranks; peer += platform.threads()) {

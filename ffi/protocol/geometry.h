@@ -92,8 +92,14 @@ JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t 
 class Tiles {
  public:
   JAXCC_FN Tiles(const PeerView& view, const Geometry& geometry, const Chunk& chunk)
-      : geometry_(geometry), end_unit_((chunk.index + 1) * kChunkUnits) {
-    const int64_t first_unit = chunk.index * kChunkUnits;
+      : Tiles(view, geometry, chunk.owner, chunk.index * kChunkUnits,
+              (chunk.index + 1) * kChunkUnits) {}
+
+  // Of the units [first_unit, end_unit) of an owner's slices: those of one chunk, or of several if
+  // the tiles' parts are not written.
+  JAXCC_FN Tiles(const PeerView& view, const Geometry& geometry, int32_t owner, int64_t first_unit,
+                 int64_t end_unit)
+      : geometry_(geometry), end_unit_(end_unit) {
     int32_t low = 0;
     int32_t high =
         geometry.count;  // the last tensor that starts at or before the chunk is in [low, high)
@@ -106,7 +112,7 @@ class Tiles {
       local_ = (first_unit - geometry.tensors[low].first_unit) * geometry.tensors[low].unit;
     }
     const int32_t ranks = geometry.ranks;
-    const int32_t team = chunk.owner / ranks;
+    const int32_t team = owner / ranks;
     tile_.buffers = view.buffers + team * ranks;
     tile_.targets = nullptr;
     tile_.receives = 0;
@@ -116,9 +122,9 @@ class Tiles {
       for (int32_t k = 0; k < geometry.teams; ++k) tile_.receives |= geometry.targets[k] == team;
     }
     tile_.ranks = ranks;
-    tile_.owner = chunk.owner % ranks;
+    tile_.owner = owner % ranks;
     tile_.stream = view.stream;
-    place_ = chunk.owner * places(geometry) + chunk.index;
+    place_ = owner * places(geometry) + first_unit / kChunkUnits;
     parts_ = view.parts;
   }
 
@@ -157,6 +163,9 @@ class Tiles {
   }
 
   JAXCC_FN const jaxcc_tile& tile() const { return tile_; }
+
+  // Which of the tensors the tile is a part of.
+  JAXCC_FN int32_t tensor() const { return tensor_; }
 
  private:
   const Geometry& geometry_;

@@ -30,7 +30,7 @@ struct Move {
   int64_t before;  // bytes of the moves before this one
 };
 
-// Reduces `bytes` bytes of the ranks' numbers, in the order of ranks. `out` is none of `in`.
+// Reduces `bytes` bytes of the ranks' numbers, in the order of ranks. `out` may be one of `in`.
 typedef void (*jaxcc_combine_fn)(void* out, const void* const* in, int32_t ranks, int64_t bytes);
 
 struct Moves {

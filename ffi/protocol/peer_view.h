@@ -6,9 +6,11 @@
 
 namespace jaxcc {
 
-// One word of a flag barrier, alone in its cache line.
+// One word of a flag barrier, with what its writer says beside it, alone in its cache line.
 struct alignas(64) Flag {
   uint32_t epoch;
+  int32_t place;
+  uint64_t note;
 };
 
 struct PeerView {

@@ -1,10 +1,12 @@
-// Lists of moves between threads, against one byte at a time, and lists that are refused.
+// Lists of moves between ranks of either kind, against one byte at a time, and lists that are
+// refused.
 
 #include "../protocol/moves.h"
 
 #include <algorithm>
 
 #include "testing.h"
+#include "worlds.h"
 
 namespace jaxcc::testing {
 namespace {
@@ -55,9 +57,10 @@ List random_list(Random& random, int ranks, int64_t operand, int64_t rows, int64
   return list;
 }
 
+template <class World>
 void check_random(int ranks, bool reduces, int trials) {
   Random random(100 * ranks + reduces);
-  Group group(std::vector<int64_t>(ranks), std::chrono::seconds(60));
+  World world(ranks);
   struct One {
     std::unique_ptr<MoveSignature> signature;
     std::vector<std::vector<int32_t>> in, out, wanted;
@@ -94,8 +97,7 @@ void check_random(int ranks, bool reduces, int trials) {
   }
   on_ranks(ranks, [&](int r) {
     for (One& one : all) {
-      Participant rank(group, r, {one.signature.get(), 1, one.buffers[r].data(), one.stream});
-      CHECK(move_all(rank, rank.view(), one.signature->moves));
+      CHECK(world.move(r, *one.signature, one.buffers[r].data(), one.stream));
       CHECK(one.out[r] == one.wanted[r]);
     }
   });
@@ -142,8 +144,10 @@ void check_refusals() {
 int main() {
   using namespace jaxcc::testing;
   for (int ranks : {1, 2, 3, 8}) {
-    check_random(ranks, false, 60);
-    check_random(ranks, true, 60);
+    for (bool reduces : {false, true}) {
+      check_random<Threads>(ranks, reduces, 60);
+      check_random<Processes>(ranks, reduces, 60);
+    }
   }
   check_refusals();
   return 0;

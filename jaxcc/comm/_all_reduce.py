@@ -58,8 +58,8 @@ def all_reduce(
       axis_name: the mesh axis, or axes, that the group runs along.
       op: "sum", "mean", "max", "min", "prod", or of integers and booleans "and", "or" and "xor".
         Only "sum" and "mean" have a gradient on every backend.
-      backend: "xla", "host" (the CPU devices of one process), "mpi" (one process for each rank), or
-        "auto": what the tuning table says is fastest and can run here.
+      backend: "xla", "host" (CPU devices of one process, or of several on one machine), "mpi" (one
+        process for each rank), or "auto": what the tuning table says is fastest and can run here.
       mesh: the devices, for `host` where the group is not all CPU devices of the process.
       table: the tuning table for "auto"; by default the one that JAXCC_TABLE names, else the one
         that jaxcc ships.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from jaxcc.comm._backends import BACKENDS
 from jaxcc.layout import TableError
+from jaxcc.runtime import must_agree
 
 SCHEMA = 1
 DTYPE_CLASSES = ("half", "float", "complex", "int")
@@ -45,6 +47,11 @@ class Table:
     machine: str
     created: str
     tables: Mapping[str, Mapping[str, Mapping[int, Sequence[Row]]]]
+
+    @property
+    def digest(self) -> str:
+        """A short text, other for another table."""
+        return f"of {self.machine}, {hashlib.sha256(repr(self).encode()).hexdigest()[:12]}"
 
     def rows(self, collective: str, dtype_class: str, ranks: int, nbytes: int) -> Sequence[Row]:
         """The backends for a message, the fastest first, of the nearest group size not larger.
@@ -170,6 +177,9 @@ def current_table() -> Table:
     if not path:
         return default_table()
     return _read(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
+
+
+must_agree("tuning table", lambda: current_table().digest)
 
 
 @functools.lru_cache(maxsize=8)

@@ -216,11 +216,12 @@ _BACKEND = {
         "own JAXCC_RANK and with JAXCC_RANKS.",
     ),
     "DISAGREE": (
-        "processes of one group are about to run different collectives",
-        "With JAXCC_CHECK=1 processes compare each call while they trace it, before any data "
-        "moves. Shapes, dtypes and the order of calls have to be the same on every rank; the "
-        "message shows each rank's call. Look for a Python `if` on the rank, or for data of "
-        "different sizes.",
+        "processes of one group do not agree",
+        "Processes that share memory need one jaxcc version and one tuning table; the message "
+        "shows what differs. With JAXCC_CHECK=1 the mpi backend also compares each call while it "
+        "is traced, before any data moves. Shapes, dtypes and the order of calls have to be the "
+        "same on every rank; the message shows each rank's call. Look for a Python `if` on the "
+        "rank, or for data of different sizes.",
     ),
     "COLLECTIVE": (
         "a collective that the backend does not have",
@@ -277,10 +278,11 @@ _BACKEND = {
         "same results.",
     ),
     "NOT_LOCAL": (
-        "the host backend runs on CPU devices of one process",
-        "It passes data through the memory that they share, so GPUs, devices of other processes "
-        "and an AbstractMesh, which has no devices, cannot take part. Use backend='xla', or "
-        "backend='mpi' between processes; or pass mesh=, a mesh of CPU devices.",
+        "the host backend runs on CPU devices whose processes share memory",
+        "It passes data through memory, so GPUs, devices of processes on other machines, in other "
+        "containers or of other users, and an AbstractMesh, which has no devices, cannot take "
+        "part. Use backend='xla', or backend='mpi' between processes; or pass mesh=, a mesh of CPU "
+        "devices. For devices of several processes call jax.distributed.initialize first.",
     ),
     "NO_DEVICES": (
         "an AbstractMesh has no devices to run on",
@@ -298,6 +300,12 @@ _BACKEND = {
         "Its kernel runs on the devices of an axis, so it needs to know them. Pass mesh= to the "
         "optimizer or the layer, or run under `with jax.set_mesh(mesh):`.",
     ),
+    "RANK_DIED": (
+        "a process of the group ended while others waited for it",
+        "It was killed, crashed, or left before its last collective: its own output says why. The "
+        "group cannot be used again in this run; work on this process's own arrays goes on, so a "
+        "checkpoint can still be written. Start all processes again.",
+    ),
     "RANKS": (
         "a group is too large for the host backend",
         "Its ranks meet in a table of fixed size, which the message states. Use backend='xla', or "
@@ -307,6 +315,12 @@ _BACKEND = {
         "an environment variable has a value that it does not take",
         "The message names the variable, its value and what it takes. Set it so, or unset it for "
         "the default.",
+    ),
+    "SHARED_MEMORY": (
+        "processes cannot share memory",
+        "Ranks in several processes pass data through anonymous memory that one of them makes and "
+        "the others open through /proc. The system's message is shown. The processes need one "
+        "user, one container and a /proc, and about a MiB for each rank.",
     ),
     "SIZE": (
         "more elements than one MPI call counts",

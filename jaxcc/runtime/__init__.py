@@ -1,7 +1,9 @@
-"""Host runtime: groups of devices of this process, and what they run together: fused kernels, and
-moves of data."""
+"""Host runtime: groups of CPU devices, of one process or several, and what they run together: fused
+kernels, and moves of data."""
 
+from jaxcc.runtime._channels import must_agree as must_agree
 from jaxcc.runtime._fused import Kind as Kind
+from jaxcc.runtime._fused import Reach as Reach
 from jaxcc.runtime._fused import Teams as Teams
 from jaxcc.runtime._fused import Tensor as Tensor
 from jaxcc.runtime._fused import fused_call as fused_call

@@ -14,3 +14,15 @@ def has_reduction(key: str) -> bool:
 
 def load_kernel(key: str, path: str) -> str:
     """Loads a kernel's shared object once; returns what is wrong with it, or an empty string."""
+
+def set_process(process: int, first_device: int) -> None:
+    """Says which process this is, and what XLA calls its first device; before any call."""
+
+def create_channel(devices: list[int], outbox: int, process: int) -> tuple[str, str]:
+    """The address of a group's channel, made unless it is there; and what went wrong, or ""."""
+
+def attach_channel(devices: list[int], outbox: int, process: int, address: str) -> str:
+    """Joins a channel that another process has made; returns what went wrong, or ""."""
+
+def has_channel(devices: list[int], outbox: int) -> bool:
+    """Whether this process has the group's channel."""

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout import BackendError
+from jaxcc.runtime._channels import open_channels
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import has_kernel, register
 from jaxcc.runtime._place import place_of
+
+
+class Reach(IntEnum):
+    """Whose a buffer is, as ffi/protocol/staging.h numbers them.
+
+    OWNER: read or written by the owner of a part alone.
+    TEAM: an operand that the whole team reads, or a result that all of it gets.
+    RECEIVER: a result for the rank in the owner's place of the team that receives it.
+    RECEIVERS: a result for all ranks of that team.
+    TOTAL: a number for all ranks.
+    """
+
+    OWNER = 0
+    TEAM = 1
+    RECEIVER = 2
+    RECEIVERS = 3
+    TOTAL = 4
 
 
 @dataclass(frozen=True)
@@ -25,12 +44,19 @@ class Kind:
       totals: how many of the results are numbers that all elements make.
       row: elements that the kernel needs together; of each row of `extent`, a rank's block is a
         multiple of it.
+      reach: of each operand, then of each result; by default all are the team's.
     """
 
     operands: int
     results: int
     totals: int = 0
     row: int = 1
+    reach: tuple[Reach, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.reach:
+            every = (Reach.TEAM,) * (self.operands + self.results)
+            object.__setattr__(self, "reach", every)
 
 
 @dataclass(frozen=True)
@@ -92,7 +118,7 @@ def fused_call(
     """Runs a kernel on the buffers of all ranks of each group, inside `jax.shard_map`.
 
     Each rank waits for the others up to JAXCC_TIMEOUT_S (300) seconds; then the program fails with
-    an error that names the ranks that did not come.
+    an error that names the ranks that did not come. Ranks of other processes are met while tracing.
 
     Args:
       kernel: key of a kernel that is built in or loaded.
@@ -111,8 +137,9 @@ def fused_call(
     Raises:
       BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
         loaded, BACKEND_ARGUMENT if a tensor is not of its kind, BACKEND_AXIS or BACKEND_MESH if the
-        axes of the groups are not bound here or have other sizes. When it runs, BACKEND_MESH if the
-        `shard_map` has other devices in a group.
+        axes of the groups are not bound here or have other sizes; of groups with ranks in other
+        processes BACKEND_SHARED_MEMORY or BACKEND_TIMEOUT if they cannot meet. When it runs,
+        BACKEND_MESH if the `shard_map` has other devices in a group.
     """
     if not has_kernel(kernel):
         raise BackendError("BACKEND_KERNEL", f"{op}: no kernel {kernel!r} is loaded")
@@ -129,6 +156,7 @@ def fused_call(
     place = place_of(groups, op)
     register()
     teams = teams or Teams(groups.ranks)
+    unit_bytes = max((_unit_bytes(t, kinds[t.kind], teams) for t in tensors), default=1)
     scalars, first_scalar = _shared([tensor.scalars for tensor in tensors])
     aliases = {0: 0}
     operand, result = 2 + len(scalars), 1
@@ -153,14 +181,34 @@ def fused_call(
         op=op,
         devices=np.asarray(groups.devices, np.int64),
         ranks=np.int64(groups.ranks),
+        outbox=open_channels(groups, op, unit_bytes),
         team=np.int64(teams.ranks),
         targets=np.asarray(teams.targets, np.int64),
         scalars=np.int64(len(scalars)),
-        kinds=np.asarray([astuple(kind) for kind in kinds], np.int64).reshape(-1),
+        kinds=np.asarray(
+            [(kind.operands, kind.results, kind.totals, kind.row) for kind in kinds], np.int64
+        ).reshape(-1),
+        reach=np.asarray([reach for kind in kinds for reach in kind.reach], np.int64),
         geometry=np.asarray(geometry, np.int64).reshape(-1),
     )
     rest = iter(flat)
     return order, [tuple(next(rest) for _ in tensor.results) for tensor in tensors]
+
+
+# Elements of a rank's part that kernels take together, at least: kUnit in ffi/protocol/geometry.h.
+_UNIT = 1024
+
+
+def _unit_bytes(tensor: Tensor, kind: Kind, teams: Teams) -> int:
+    """What each rank leaves for the others of the smallest part of a tensor, or a bit more."""
+    unit = -(-_UNIT // kind.row) * kind.row
+    buffers = (*tensor.operands, *tensor.results)
+    staged = [
+        unit * buffer.dtype.itemsize + 64
+        for buffer, reach in zip(buffers, kind.reach, strict=True)
+        if reach not in (Reach.OWNER, Reach.TOTAL)
+    ]
+    return max(1, sum(staged) * (teams.ranks + bool(teams.targets)))
 
 
 def _shared(blocks: Sequence[tuple[jax.Array, ...]]) -> tuple[list[jax.Array], list[int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from jaxcc.runtime._channels import open_channels
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import native, register
 from jaxcc.runtime._place import place_of
@@ -67,8 +68,9 @@ def move_call(
       The order buffer for the next call, and the result.
 
     Raises:
-      BackendError: what `place_of` raises; when it runs, BACKEND_MESH if the `shard_map` has other
-        devices in a group.
+      BackendError: what `place_of` raises; of groups with ranks in other processes
+        BACKEND_SHARED_MEMORY or BACKEND_TIMEOUT if they cannot meet; when it runs, BACKEND_MESH if
+        the `shard_map` has other devices in a group.
     """
     place = place_of(groups, op)
     register()
@@ -83,6 +85,7 @@ def move_call(
         op=op,
         devices=np.asarray(groups.devices, np.int64),
         ranks=np.int64(groups.ranks),
+        outbox=open_channels(groups, op),
         combine=combine,
         bytes=np.asarray((x.size * size, result.size * size), np.int64),
         moves=np.fromiter(

@@ -43,7 +43,8 @@ def register() -> None:
       BackendError: BACKEND_NOT_BUILT.
     """
     module = native()
-    jax.local_devices(backend="cpu")
+    devices = jax.local_devices(backend="cpu")
+    module.set_process(jax.process_index(), min(device.id for device in devices))
     for name, registration in module.types().items():
         jax.ffi.register_ffi_type(name, registration, platform="cpu")  # pyright: ignore
     for name, handlers in module.registrations().items():

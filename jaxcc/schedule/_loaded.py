@@ -46,7 +46,7 @@ class LoadedKernel:
 
         Raises:
           CodegenError: it cannot be compiled.
-          BackendError: the mesh's devices are not CPU devices of this process.
+          BackendError: the mesh's devices are not CPU devices of processes that share memory.
         """
         groups = runtime.groups_of(mesh, (*plan.across, *plan.axes))
         kernels = list(dict.fromkeys(one.kernel for one in plan.tensors))
@@ -105,7 +105,7 @@ class LoadedKernel:
             order,
             op=self.name,
             kinds=[
-                runtime.Kind(len(k.operand_inputs), len(k.outputs), k.totals, k.row)
+                runtime.Kind(len(k.operand_inputs), len(k.outputs), k.totals, k.row, _reach(k))
                 for _, k in sorted(kernels.items())
             ],
             teams=runtime.Teams(self.plan.ranks, self.plan.targets),
@@ -143,6 +143,24 @@ class LoadedKernel:
                 t = _compat.varying_type(t, tuple(sorted(axes)))
             found.append(t)
         return found
+
+
+_RESULTS = {
+    OutRole.GATHER: runtime.Reach.TEAM,
+    OutRole.SLICE: runtime.Reach.OWNER,
+    OutRole.TOTAL: runtime.Reach.TOTAL,
+    OutRole.SEND: runtime.Reach.RECEIVER,
+    OutRole.SEND_GATHER: runtime.Reach.RECEIVERS,
+}
+
+
+def _reach(kernel: codegen.Kernel) -> tuple[runtime.Reach, ...]:
+    """Whose its operands and results are."""
+    read = (
+        runtime.Reach.TEAM if kernel.inputs[n] == Role.REDUCE else runtime.Reach.OWNER
+        for n in kernel.operand_inputs
+    )
+    return (*read, *(_RESULTS[role] for role in kernel.outputs))
 
 
 def _read(one: KernelInput, values: Mapping[str, Any]) -> Any:

@@ -1,0 +1,126 @@
+// Where ranks of several processes meet: shared memory with flags and two outboxes for each rank.
+//
+// A rank that ends, or does not come in time, closes the channel for all of its ranks, for good:
+// each gets the same message, then and at every later call.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/peer_view.h"
+#include "segment.h"
+#include "status.h"
+
+namespace jaxcc {
+
+// A device is named by its process and its ordinal there.
+constexpr int kProcessShift = 20;
+constexpr int64_t process_of(int64_t device) { return device >> kProcessShift; }
+constexpr int64_t ordinal_of(int64_t device) {
+  return device & ((int64_t{1} << kProcessShift) - 1);
+}
+
+// Whose channel it is, in every process alike.
+struct Members {
+  std::vector<int64_t> devices;  // of each rank
+  int64_t outbox;                // bytes
+
+  bool operator<(const Members& other) const {
+    return outbox != other.outbox ? outbox < other.outbox : devices < other.devices;
+  }
+};
+
+class Port;
+
+class Channel {
+ public:
+  // Ranks alternate between two flags and two outboxes: one is read while the other is written.
+  static constexpr int32_t kSlots = 2;
+
+  // What a rank tells the others.
+  struct RankState {
+    alignas(64) std::atomic<uint32_t> bell;  // changes when there may be something for a sleeper
+    std::atomic<uint32_t> sleeping;
+    alignas(64) std::atomic<int32_t> pid;  // zero until the rank is there
+    std::atomic<uint64_t> begun;           // collectives
+    std::atomic<uint64_t> ended;
+    std::atomic<uint64_t> text[96];  // of the collective that it began last
+  };
+
+  // Makes the memory of a group, in one of its processes. Null with a `problem` if it cannot.
+  // Epochs count from `first_epoch`.
+  static std::unique_ptr<Channel> create(Members members, int64_t process,
+                                         std::chrono::nanoseconds timeout, std::string* problem,
+                                         uint32_t first_epoch = 0);
+
+  // Joins it in another: `address` is what the first one's says.
+  static std::unique_ptr<Channel> attach(Members members, int64_t process,
+                                         std::chrono::nanoseconds timeout,
+                                         const std::string& address, std::string* problem);
+  ~Channel();
+
+  std::string address() const;
+  int ranks() const { return static_cast<int>(members_.devices.size()); }
+  int64_t outbox_bytes() const { return members_.outbox; }
+  std::chrono::nanoseconds timeout() const { return timeout_; }
+
+  // The end of a rank of this process.
+  Port& port(int rank) const { return *ports_[rank]; }
+
+  RankState& state(int rank) const { return *states_[rank]; }
+  char* outbox(int rank, uint32_t slot) const { return outboxes_[rank * kSlots + slot % kSlots]; }
+  Flag* const* flags() const { return flags_.data(); }
+  uint32_t first_epoch() const;
+
+  // Ends all use of the channel; the status of whoever was the first to.
+  Status close(const Status& status);
+  bool is_closed() const;
+  // Why it is closed.
+  Status closed() const;
+
+  // Wakes a rank if it sleeps.
+  void ring(int rank) const;
+
+  // Whether the rank was there and its process has ended.
+  bool is_dead(int rank) const;
+
+  std::string name() const;
+  std::string device_name(int rank) const;
+  std::string rank_name(int rank) const;
+  // What a rank is in, or was last.
+  std::string whereabouts(int rank) const;
+
+ private:
+  struct Header;
+
+  Channel(std::unique_ptr<Segment> segment, Members members, int64_t process,
+          std::chrono::nanoseconds timeout);
+  std::string open();
+  bool is_local(int rank) const { return process_of(members_.devices[rank]) == process_; }
+
+  const std::unique_ptr<Segment> segment_;
+  const Members members_;
+  const int64_t process_;
+  const std::chrono::nanoseconds timeout_;
+  Header* header_;
+  std::vector<RankState*> states_;
+  std::vector<Flag*> flags_;
+  std::vector<char*> outboxes_;
+  std::vector<std::unique_ptr<Port>> ports_;  // null for ranks of other processes
+};
+
+// The channels of this process, which live as long as it does.
+
+// The address of a new one, or of the one that is there; empty with a `problem`.
+std::string create_channel(const Members& members, int64_t process,
+                           std::chrono::nanoseconds timeout, std::string* problem);
+// Returns what keeps it from joining, or an empty string.
+std::string attach_channel(const Members& members, int64_t process,
+                           std::chrono::nanoseconds timeout, const std::string& address);
+Channel* find_channel(const Members& members);
+
+}  // namespace jaxcc

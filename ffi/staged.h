@@ -1,0 +1,43 @@
+// Collectives run by ranks of several processes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "port.h"
+#include "protocol/exchange.h"
+#include "signature.h"
+
+namespace jaxcc {
+
+// How the buffers of one fused call go through a channel. Every rank plans it alike.
+class StagedKernel {
+ public:
+  // `buffers` are those of a rank, in the order that abi.h gives; an outbox has so many bytes.
+  // Returns what is wrong with them, or an empty string.
+  std::string plan(const FusedSignature& signature, const Kernel& kernel,
+                   std::vector<Buffer> buffers, int64_t outbox);
+
+  // Runs the kernel on the buffers of the rank at `place`, which is that of Port::begin; `stream`
+  // if results are too large to stay in cache.
+  Status run(Port& port, int64_t place, void* const* buffers, bool stream) const;
+
+ private:
+  bool two_shot(Port& port, const PeerView& view) const;
+
+  const FusedSignature* signature_ = nullptr;
+  Kernel kernel_;
+  std::vector<Buffer> buffers_;
+  std::vector<int32_t> totals_;  // which of the buffers
+  Staging staging_{};
+  int64_t bytes_ = 0;
+  int64_t window_ = 0;  // bytes at a time of a one-shot; 0 for a two-shot
+};
+
+// Runs moves on one rank's operand and result.
+Status run_staged(Port& port, int64_t place, const MoveSignature& signature, void* const* buffers,
+                  bool stream);
+
+}  // namespace jaxcc
