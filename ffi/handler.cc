@@ -106,7 +106,7 @@ ffi::Error Seats::stranger(const std::string& op, int32_t device, int64_t run) c
                           ", and was made for a mesh without it; make it for the mesh of the "
                           "shard_map that it runs in: mesh="};
   for (const Seat& seat : seats_) {
-    if (seat.group) seat.group->spoil(run);
+    if (seat.group) seat.group->spoil(run, status.message);
     if (seat.port) seat.port->channel().close(status);
   }
   return failure(status);

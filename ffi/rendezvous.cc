@@ -98,17 +98,25 @@ void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
     entries_[rank].status = status;
     run = std::max(run, entries_[rank].call.run);
   }
-  failed_run_.store(run, std::memory_order_release);
+  mark_failed(run, status.message);
   finish(epoch);
 }
 
-Status Group::abandoned(const std::string& op) const {
-  return {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": a collective of " + name() +
-                                   " failed in this execution; its first error says why"};
+void Group::mark_failed(int64_t run, const std::string& why) {
+  std::lock_guard lock(why_mutex_);
+  // What is abandoned because of an error says that error already.
+  if (failed_run_.load(std::memory_order_relaxed) != run) why_ = why;
+  failed_run_.store(run, std::memory_order_seq_cst);
 }
 
-void Group::spoil(int64_t run) {
-  failed_run_.store(run, std::memory_order_seq_cst);
+Status Group::abandoned(const std::string& op) const {
+  std::lock_guard lock(why_mutex_);
+  return {Failure::kAbandoned, "[BACKEND_ABANDONED] " + op + ": a collective of " + name() +
+                                   " failed in this execution: " + why_};
+}
+
+void Group::spoil(int64_t run, const std::string& why) {
+  mark_failed(run, why);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
 }
 
@@ -211,7 +219,7 @@ bool Participant::enter() {
                                        " of " + group_.name() +
                                        " is in another collective of this group; let one need "
                                        "what the other gives, or call both in one function"};
-    group_.spoil(call_.run);
+    group_.spoil(call_.run, status_.message);
     return false;
   }
   const uint64_t bit = uint64_t{1} << seat_;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ class Group {
 
   int ranks() const { return static_cast<int>(devices_.size()); }
 
-  // Releases who waits here in execution `run`, which has failed on one rank.
-  void spoil(int64_t run);
+  // Releases who waits here in execution `run`, which has failed on one rank, and says why.
+  void spoil(int64_t run, const std::string& why);
 
  private:
   friend class Participant;
@@ -56,6 +57,7 @@ class Group {
   void give_up(uint64_t epoch, int rank, bool spoilt);
   Status abandoned(const std::string& op) const;
   void fail(uint64_t epoch, uint64_t present, const Status& status);
+  void mark_failed(int64_t run, const std::string& why);
   int rank_at(int seat) const;
   int64_t group_at(int seat) const;
   std::string mismatch() const;
@@ -73,6 +75,8 @@ class Group {
   std::vector<jaxcc_part> parts_;
   bool stream_ = false;
   std::atomic<int64_t> failed_run_{-1};
+  mutable std::mutex why_mutex_;
+  std::string why_;  // the first error of that run
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<int> sleepers_{0};
   alignas(64) std::atomic<int64_t> remaining_{0};

@@ -123,12 +123,12 @@ void check_spoilt() {
   on_ranks(3, [&](int rank) {
     if (rank == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      group.spoil(1);
+      group.spoil(1, "out of luck");
       return;
     }
     const Status status = run(group, rank, *signature, 1);
     CHECK(status.failure == Failure::kAbandoned);
-    CHECK(says(status, "failed in this execution"));
+    CHECK(says(status, "failed in this execution: out of luck"));
   });
   check_works(group, *signature, 2);
 }
@@ -147,7 +147,8 @@ void check_busy() {
     const Status status = run(group, std::max(0, thread - 1), *signature, 1);
     CHECK(status.failure != Failure::kNone);
     CHECK(says(status, "BACKEND_BUSY") || says(status, "BACKEND_ABANDONED"));
-    ++(says(status, "BACKEND_BUSY") ? busy : abandoned);
+    CHECK(says(status, "rank 0 of the group"));  // The others quote it.
+    ++(says(status, "BACKEND_ABANDONED") ? abandoned : busy);
   });
   CHECK(busy == 1 && abandoned == 3);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));

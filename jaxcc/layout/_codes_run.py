@@ -175,7 +175,8 @@ _BACKEND = {
     "ABANDONED": (
         "another collective of the same execution failed",
         "When a collective fails, the rest of that execution fails at once, so that no rank waits "
-        "for ranks that have given up. The first error says why; the next execution starts anew.",
+        "for ranks that have given up. The message quotes the first error; the next execution "
+        "starts anew.",
     ),
     "BUSY": (
         "one rank came to two collectives of one group at the same time",
