@@ -13,4 +13,4 @@ run() {
 }
 
 run thread --label-regex threads
-run address,undefined
+run address,undefined --label-exclude model

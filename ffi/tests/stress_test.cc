@@ -59,7 +59,7 @@ struct Step {
   bool in_place;
   int liar;  // the rank that brings another signature; -1: none does
   uint64_t seed;
-  std::unique_ptr<Signature> signature;
+  std::shared_ptr<const Signature> signature;
   Signature other;
 
   bool whole() const { return kind == kAllToAll || kind == kReduceScatter; }
