@@ -12,7 +12,10 @@ from fused import SHAPES, agree, fused, mean, on_ranks, randoms, without_kernels
 from oracles import close, mesh_of
 
 import jaxcc.optim
+from jaxcc import _compat
 
+# jaxlib 0.11 crashes on empty arrays in shard_map, with or without jaxcc; optax makes one here.
+REDUCES_NOTHING = ["finite"] if _compat.JAX_VERSION >= (0, 12) else []
 WARM_UP = optax.warmup_cosine_decay_schedule(1e-3, 1e-2, 2, 8)
 
 
@@ -105,7 +108,7 @@ def test_gradients_that_are_not_finite_do_what_they_do_in_optax() -> None:
 
 
 @pytest.mark.parametrize("shapes", [{}, {"none": (0, 3)}, {"none": (0,), "other": (2, 0)}])
-@pytest.mark.parametrize("name", ["lamb", "norm, schedule", "labels by name", "finite"])
+@pytest.mark.parametrize("name", ["lamb", "norm, schedule", "labels by name", *REDUCES_NOTHING])
 def test_trees_without_elements(name: str, shapes: Any) -> None:
     tx = OPTAX[name]()
     agree(fused(tx, 2), tx, 2, shapes=shapes, steps=2)
