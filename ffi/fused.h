@@ -19,7 +19,7 @@
 //                      (numbers that all elements make), elements that the kernel needs together
 //   reach     i64[]    of each kind of tensor, whose each operand and each result is: see
 //                      protocol/staging.h
-//   geometry  i64[]    of each tensor: outer, extent, kind, first scalar
+//   geometry  i64[]    of each tensor: outer, extent, block, kind, first scalar
 #pragma once
 
 #include "xla/ffi/api/ffi.h"

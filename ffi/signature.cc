@@ -21,8 +21,8 @@ std::string describe(FusedSignature& signature, int64_t ranks, int64_t team, Int
     return "groups of " + std::to_string(ranks) + " ranks are not teams of " + std::to_string(team);
   }
   const int64_t teams = ranks / team;
-  const int64_t count = static_cast<int64_t>(shape.size() / 4);
-  if (shape.size() % 4 || kinds.size() % 4 || count > INT32_MAX || scalars < 0) return contradict;
+  const int64_t count = static_cast<int64_t>(shape.size() / 5);
+  if (shape.size() % 5 || kinds.size() % 4 || count > INT32_MAX || scalars < 0) return contradict;
   for (size_t k = 0; k < kinds.size(); k += 4) {
     for (size_t n = 0; n < 3; ++n) {
       if (kinds[k + n] < 0 || kinds[k + n] > INT32_MAX) return contradict;
@@ -45,28 +45,36 @@ std::string describe(FusedSignature& signature, int64_t ranks, int64_t team, Int
     signature.targets.push_back(static_cast<int32_t>(target));
   }
   for (int64_t t = 0; t < count; ++t) {
-    const int64_t outer = shape[4 * t];
-    const int64_t extent = shape[4 * t + 1];
-    const int64_t kind = shape[4 * t + 2];
-    const int64_t first_scalar = shape[4 * t + 3];
+    const int64_t outer = shape[5 * t];
+    const int64_t extent = shape[5 * t + 1];
+    const int64_t block = shape[5 * t + 2];
+    const int64_t kind = shape[5 * t + 3];
+    const int64_t first_scalar = shape[5 * t + 4];
     const std::string name = "tensor " + std::to_string(t);
     if (kind < 0 || kind >= static_cast<int64_t>(signature.kinds.size()) || first_scalar < 0 ||
         first_scalar > scalars) {
       return contradict;
     }
-    int64_t size;
-    if (outer < 0 || extent < 0 || __builtin_mul_overflow(outer, extent, &size) ||
+    int64_t size, slice;
+    if (outer < 0 || extent < 0 || block < 0 || __builtin_mul_overflow(outer, extent, &size) ||
+        __builtin_mul_overflow(outer, block, &slice) || slice > INT64_MAX / 4 / ranks ||
         size > INT64_MAX / 4 / ranks - signature.elements) {
       return name + " has an impossible size";
     }
+    const int64_t even = (extent + team - 1) / team;
+    if (block < even) {
+      return name + " has rows of " + std::to_string(extent) + " elements, more than " +
+             std::to_string(team) + " blocks of " + std::to_string(block);
+    }
     const int64_t row = signature.kinds[kind].row;
-    if (extent > 0 && row > 1 && (extent % team || extent / team % row)) {
+    if (extent % row || block % row) {
       return "a rank's part of " + name + " is not whole rows of " + std::to_string(row);
     }
     signature.elements += teams * size;
-    signature.tensors.push_back({outer, extent, static_cast<int32_t>(kind),
-                                 static_cast<int32_t>(first_scalar), 0, 0, 0, 0, 0});
+    signature.tensors.push_back({outer, extent, block, static_cast<int32_t>(kind),
+                                 static_cast<int32_t>(first_scalar), 0, 0, 0, 0});
     signature.text += " " + std::to_string(outer) + "x" + std::to_string(extent);
+    if (block != even) signature.text += " in blocks of " + std::to_string(block);
     if (signature.kinds.size() > 1) signature.text += " of kind " + std::to_string(kind);
   }
   signature.divide_among(team, teams, scalars);

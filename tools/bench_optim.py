@@ -91,10 +91,10 @@ def main() -> None:
         print(f"{name:6} {ours_ms} ms against {theirs_ms} ms: {ratio}", flush=True)
 
 
-def spread_text(spread: Spread, unit: float = 1.0) -> str:
+def spread_text(spread: Spread, unit: float = 1.0, digits: int = 1) -> str:
     """Median and quartiles."""
-    low, median, high = (unit * x for x in (spread.low, spread.median, spread.high))
-    return f"{median:.1f} [{low:.1f}-{high:.1f}]"
+    low, median, high = (f"{unit * x:.{digits}f}" for x in (spread.low, spread.median, spread.high))
+    return f"{median} [{low}-{high}]"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 // work.
 //
 // A tensor has `outer` rows of `extent` elements. In each row rank r owns [r * block, (r + 1) *
-// block), cut off at extent, with block = ceil(extent / ranks); its slice buffers hold outer *
-// block elements.
+// block), cut off at extent, with block >= extent / ranks; its slice buffers hold outer * block
+// elements.
 #pragma once
 
 #include "peer_view.h"
@@ -26,9 +26,9 @@ struct Kind {
 struct Tensor {
   int64_t outer;
   int64_t extent;
+  int64_t block;
   int32_t kind;
   int32_t first_scalar;
-  int64_t block;
   int64_t unit;        // elements
   int64_t first_unit;  // units in one rank's slices of the tensors before this one
   int32_t first_operand;
@@ -63,8 +63,8 @@ JAXCC_FN int64_t parts(const Geometry& geometry) {
   return geometry.teams * geometry.ranks * places(geometry) * geometry.totals;
 }
 
-// Fills the fields that follow from `outer`, `extent`, `kind` and `first_scalar`. Buffers are:
-// `scalars`, then each tensor's operands, then each tensor's results.
+// Fills the fields that follow from the first five. Buffers are: `scalars`, then each tensor's
+// operands, then each tensor's results.
 JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t scalars,
                          const Kind* kinds) {
   int64_t units = 0;
@@ -73,7 +73,6 @@ JAXCC_FN Geometry divide(Tensor* tensors, int32_t count, int32_t ranks, int32_t 
   for (int32_t t = 0; t < count; ++t) {
     Tensor& tensor = tensors[t];
     const Kind& kind = kinds[tensor.kind];
-    tensor.block = (tensor.extent + ranks - 1) / ranks;
     tensor.unit = (kUnit + kind.row - 1) / kind.row * kind.row;
     tensor.first_unit = units;
     tensor.first_operand = next;

@@ -40,7 +40,7 @@ void check_geometry(const std::vector<Shape>& shapes, int ranks, int64_t row = 1
         CHECK(tile.begin < tile.end);
         CHECK(tile.begin % row == 0 && tile.end % row == 0);
         const int64_t extent = shapes[t].extent;
-        const int64_t block = (extent + ranks - 1) / ranks;
+        const int64_t block = (extent + ranks - 1) / ranks + shapes[t].more;
         CHECK(tile.begin / extent == (tile.end - 1) / extent);
         for (int64_t i = tile.begin; i < tile.end; ++i) {
           ++times[t][i];
@@ -73,16 +73,20 @@ int main() {
   check_geometry({{0, 5}, {3, 0}, {2, 7}, {0, 0}}, 3);
   check_geometry({{1, 200'000}}, 2);
   check_geometry({{5000, 3}}, 2);
+  check_geometry({{1, 33, 11}, {2, 100'000, 14}}, 8);
   Random random(20);
   for (int trial = 0; trial < 300; ++trial) {
     std::vector<Shape> shapes(random.integer(1, trial % 10 == 0 ? 200 : 6));
     for (Shape& shape : shapes) {
-      shape = {random.integer(0, 20), random.integer(0, random.integer(0, 1) ? 40 : 4000)};
+      shape = {random.integer(0, 20), random.integer(0, random.integer(0, 1) ? 40 : 4000),
+               random.integer(0, 1) * random.integer(0, 50)};
     }
     const int ranks = static_cast<int>(random.integer(1, 8));
     check_geometry(shapes, ranks);
     const int64_t row = random.integer(1, random.integer(0, 1) ? 3000 : 10);
-    for (Shape& shape : shapes) shape.extent = row * ranks * (shape.extent % 5);
+    for (Shape& shape : shapes) {
+      shape = {shape.outer, row * ranks * (shape.extent % 5), row * (shape.more % 3)};
+    }
     check_geometry(shapes, ranks, row);
   }
   return 0;

@@ -42,6 +42,7 @@ class Random {
 struct Shape {
   int64_t outer;
   int64_t extent;
+  int64_t more = 0;  // elements of a rank's block beyond an even division
 };
 
 // Tensors divided among the `ranks` of a team; tensor t is of kind t % kinds.
@@ -54,7 +55,8 @@ inline std::unique_ptr<FusedSignature> make_signature(const std::string& op,
   signature->kinds = kinds;
   for (const Shape& shape : shapes) {
     const int32_t kind = static_cast<int32_t>(signature->tensors.size() % kinds.size());
-    signature->tensors.push_back({shape.outer, shape.extent, kind, 0, 0, 0, 0, 0, 0});
+    const int64_t block = (shape.extent + ranks - 1) / ranks + shape.more;
+    signature->tensors.push_back({shape.outer, shape.extent, block, kind, 0, 0, 0, 0, 0});
     signature->text += " " + std::to_string(shape.outer) + "x" + std::to_string(shape.extent);
     signature->elements += shape.outer * shape.extent;
   }

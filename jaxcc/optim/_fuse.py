@@ -47,7 +47,8 @@ def fuse(
         which is updated in it, and rounded to the parameters' own dtype.
 
     Returns:
-      A transformation whose state is `tx`'s with flat slices, [ceil(size / n)] on each rank.
+      A transformation whose state is `tx`'s with flat slices, [ceil(size / n)] on each rank; of
+      large parameters (1024 elements on a rank) the next multiple of 32.
       Without a C++ compiler, or on devices that are not CPU devices of this process, it computes
       the same by XLA's collectives.
 

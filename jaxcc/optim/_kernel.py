@@ -207,7 +207,8 @@ class PhaseKernel:
           values: the class's inputs and numbers by name: whole arrays in the shape, flat slices.
         """
         aliases = self._aliases[number]
-        return self._kernel.tensor(number, values, aliases=aliases, shape=like.shape)
+        block = block_size(like.size, self._kernel.plan.ranks)
+        return self._kernel.tensor(number, values, aliases=aliases, shape=like.shape, block=block)
 
     def run(
         self, numbers: Sequence[int], tensors: Sequence[runtime.Tensor], order: Any

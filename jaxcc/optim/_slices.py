@@ -1,5 +1,5 @@
-"""Flat slices: of an array with `size` elements each of n ranks has ceil(size / n), the last ranks
-perhaps fewer that count.
+"""Flat slices: of an array each of n ranks has a block of its elements, of which fewer may count on
+the last ranks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ from jax import lax
 from jaxcc import _compat
 from jaxcc.program import own_slice
 
+# Elements that fill a line of the cache, of any dtype from two bytes on.
+_LINE = 32
+
 
 def block_size(size: int, ranks: int) -> int:
-    """Elements of a flat tensor that one rank owns; the last ranks may own fewer."""
-    return -(-size // ranks)
+    """Elements of a flat tensor that one rank owns; the last ranks may own fewer.
+
+    Of large tensors whole lines: where a slice and its part of the whole array begin at different
+    places in a line, a kernel that streams through both takes a tenth longer.
+    """
+    even = -(-size // ranks)
+    return even if even < 32 * _LINE else -(-even // _LINE) * _LINE
 
 
 def padded(x: Any, ranks: int) -> jax.Array:
@@ -53,7 +61,7 @@ def local_reduction(kind: str, block: Any, size: int, axis: str) -> jax.Array:
     """One number from the elements of this rank's block that count, of an array of `size`."""
     ranks = lax.axis_size(axis)
     reduce, neutral = _REDUCE[kind], _neutral(kind, block.dtype)
-    if size % ranks:
+    if size < block.size * ranks:
         mine = lax.axis_index(axis) * block.size + jnp.arange(block.size) < size
         block = jnp.where(mine, block, neutral)
     return reduce(block)

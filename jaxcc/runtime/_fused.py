@@ -63,8 +63,8 @@ class Kind:
 class Tensor:
     """One tensor of a fused call, as one rank holds its parts.
 
-    There are `outer` rows of `extent` elements; of each, rank r of a team owns the r-th block of
-    ceil(extent / ranks) elements.
+    There are `outer` rows of `extent` elements; of each, rank r of a team owns the r-th block, the
+    last ranks perhaps a shorter one or none.
 
     Attributes:
       operands: whole arrays (outer * extent elements), this rank's slices (outer * block
@@ -75,6 +75,7 @@ class Tensor:
       aliases: index of an operand -> index of the result that takes its buffer.
       scalars: 0-d arrays that the kernel reads for it, and perhaps for other tensors.
       kind: which of the kernel's programs it is for.
+      block: elements of a block; None if ceil(extent / ranks).
     """
 
     operands: tuple[jax.Array, ...]
@@ -84,6 +85,12 @@ class Tensor:
     aliases: Mapping[int, int] = field(default_factory=dict[int, int])
     scalars: tuple[jax.Array, ...] = ()
     kind: int = 0
+    block: int | None = None
+
+    def division(self, ranks: int) -> tuple[int, int, int]:
+        """Its rows, the elements in one, and those in a rank's block."""
+        block = -(-self.extent // ranks) if self.block is None else self.block
+        return self.outer, self.extent, block
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,8 @@ def fused_call(
         vmap_method="sequential",
     )
     geometry = [
-        (t.outer, t.extent, t.kind, first) for t, first in zip(tensors, first_scalar, strict=True)
+        (*tensor.division(teams.ranks), tensor.kind, first)
+        for tensor, first in zip(tensors, first_scalar, strict=True)
     ]
     order, *flat = call(
         order,

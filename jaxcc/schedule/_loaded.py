@@ -62,6 +62,7 @@ class LoadedKernel:
         *,
         aliases: Mapping[int, int],
         shape: tuple[int, ...] | None = None,
+        block: int | None = None,
     ) -> runtime.Tensor:
         """A tensor for tensor `number` of the plan.
 
@@ -70,25 +71,28 @@ class LoadedKernel:
           aliases: index of an operand -> index of the result that takes its buffer.
           shape: the whole shape, of a plan for any size: its whole operands have any shape, which
             they keep (XLA does not alias through a reshape), and its slices are flat.
+          block: elements of a row that a rank owns; None if ceil(extent / ranks).
 
         Raises:
           ScheduleError: an operand has another size or dtype than the kernel was made for.
         """
         one = self.plan.tensors[number]
         outer, extent = (one.outer, one.extent) if shape is None else (1, math.prod(shape))
+        block = -(-extent // self.plan.ranks) if block is None else block
         reads = [_read(x, values) for x in one.inputs]
         for given, x in zip(one.inputs, reads, strict=True):
-            self._check_operand(one, given, x, extent)
+            self._check_operand(one, given, x, extent, block)
         varying = set[str]().union(*map(_compat.varying_axes, reads))
         scalars = sum(x.role == Role.SCALAR for x in one.inputs)
         return runtime.Tensor(
             tuple(reads[scalars:]),
-            tuple(self._results(one, varying, shape)),
+            tuple(self._results(one, varying, shape, block)),
             outer,
             extent,
             aliases,
             tuple(reads[:scalars]),
             self.kinds[number],
+            block,
         )
 
     def run(
@@ -111,13 +115,18 @@ class LoadedKernel:
             teams=runtime.Teams(self.plan.ranks, self.plan.targets),
         )
 
-    def _check_operand(self, one: TensorPlan, given: KernelInput, x: Any, extent: int) -> None:
+    def _check_operand(
+        self, one: TensorPlan, given: KernelInput, x: Any, extent: int, block: int
+    ) -> None:
         """The kernel trusts its operands' sizes and dtypes: nobody looks after this."""
-        size = extent if one.any_size else math.prod(given.type.shape)
-        if given.role == Role.SLICE:
-            size = -(-size // self.plan.ranks)
         if given.type.shape == ():
             size = 1
+        elif one.any_size:
+            size = block if given.role == Role.SLICE else extent
+        else:
+            size = math.prod(given.type.shape)
+            if given.role == Role.SLICE:
+                size = -(-size // self.plan.ranks)
         if (x.size, x.dtype) != (size, given.type.dtype):
             raise ScheduleError(
                 "SCHEDULE_ARGUMENT",
@@ -126,7 +135,7 @@ class LoadedKernel:
             )
 
     def _results(
-        self, one: TensorPlan, varying: set[str], shape: tuple[int, ...] | None
+        self, one: TensorPlan, varying: set[str], shape: tuple[int, ...] | None, block: int
     ) -> list[jax.ShapeDtypeStruct]:
         """The results' types: gathered ones and totals are equal on all ranks that divide the
         tensor, and vary as operands do elsewhere.
@@ -134,8 +143,7 @@ class LoadedKernel:
         found: list[jax.ShapeDtypeStruct] = []
         for t, role in zip(one.out_types, one.out_roles, strict=True):
             if shape is not None and role != OutRole.TOTAL:
-                block = (-(-math.prod(shape) // self.plan.ranks),)
-                t = jax.ShapeDtypeStruct(shape if role.whole else block, t.dtype)
+                t = jax.ShapeDtypeStruct(shape if role.whole else (block,), t.dtype)
             if self.check_vma:
                 axes = varying.union(self.plan.across if role.sent else ())
                 alike = role.whole or role == OutRole.TOTAL

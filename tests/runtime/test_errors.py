@@ -51,7 +51,7 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         scalars=np.int64(0),
         kinds=np.array([1, 1, 0, 1], np.int64),
         reach=np.array([1, 1], np.int64),
-        geometry=np.array([1, x.size, 0, 0], np.int64),
+        geometry=np.array([1, x.size, 32, 0, 0], np.int64),
     )
     order = new_order()
     shapes = (
@@ -84,11 +84,14 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         ({"kinds": np.array([1, 1, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
         ({"kinds": np.array([1, 1, 0, 3], np.int64)}, "BACKEND_ARGUMENT"),
         ({"kinds": np.array([1, 1, 0], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, 9999, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1 << 40, 1 << 40, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, -4, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, 32, 1, 0], np.int64)}, "BACKEND_ARGUMENT"),
-        ({"geometry": np.array([1, 32, 0, 1], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 9999, 5000, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1 << 40, 1 << 40, 1, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1 << 40, 1, 1 << 40, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, -4, 0, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 32, -16, 0, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 32, 15, 0, 0], np.int64)}, "more than 2 blocks of 15"),
+        ({"geometry": np.array([1, 32, 16, 1, 0], np.int64)}, "BACKEND_ARGUMENT"),
+        ({"geometry": np.array([1, 32, 16, 0, 1], np.int64)}, "BACKEND_ARGUMENT"),
     ],
 )
 def test_attributes_that_do_not_fit_are_refused(changes: dict[str, Any], code: str) -> None:
