@@ -24,9 +24,9 @@ class Lines:
 
     def take(self, data: bytes) -> None:
         """Shows the lines that `data` ends; a progress bar's end with a carriage return."""
-        *lines, self._rest = (self._rest + data).replace(b"\r\n", b"\n").splitlines(keepends=True)
-        if self._rest.endswith((b"\n", b"\r")):
-            lines, self._rest = [*lines, self._rest], b""
+        lines = (self._rest + data).replace(b"\r\n", b"\n").splitlines(keepends=True)
+        all_ended = not lines or lines[-1].endswith((b"\n", b"\r"))
+        self._rest = b"" if all_ended else lines.pop()
         self._show(lines)
 
     def end(self) -> None:

@@ -99,6 +99,24 @@ def test_with_keep_going_a_survivor_works_on(rank: int, launcher: Launcher) -> N
     assert f"rank {1 - rank} failed" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "shown"),
+    [
+        ("sys.exit(7)", []),
+        ("sys.exit('last words')", ["[1] last words"]),
+        ("1 / 0", ["[1] ZeroDivisionError: division by zero"]),
+    ],
+)
+def test_a_failure_among_all_output(end: str, shown: list[str], launcher: Launcher) -> None:
+    script = END.format(f"print('before', file=sys.stderr); {end}")
+    done = launcher.run(script, "-n", "2", "--output", "all", "--no-malloc")
+    assert done.returncode == (7 if "7" in end else 1)
+    lines = done.stderr.splitlines()
+    assert lines[0] == "[1] before"
+    assert lines[-2:-1] == shown or (not shown and len(lines) == 2)
+    assert lines[-1].startswith("jaxcc run: rank 1 failed: ")
+
+
 def test_of_two_ranks_the_other_is_ended(launcher: Launcher) -> None:
     done = launcher.run(END.format("os._exit(4)"), "-n", "2")
     assert done.returncode == 4
