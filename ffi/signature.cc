@@ -142,6 +142,7 @@ std::string describe(MoveSignature& signature, int64_t ranks, Combine combine, I
   constexpr size_t kFields = 9;
   if (list.size() % kFields) return "its moves are not of 9 numbers each";
   int64_t total;
+  if (ranks < 1 || ranks > kMoveRanks) return "it has " + std::to_string(ranks) + " ranks";
   if (signature.operand_bytes < 0 || signature.result_bytes < 0 ||
       __builtin_mul_overflow(signature.result_bytes, ranks, &total)) {
     return "its buffers have impossible sizes";

@@ -41,6 +41,9 @@ struct Moves {
   jaxcc_combine_fn combine;
 };
 
+// Ranks that a list may name.
+constexpr int32_t kMoveRanks = 64;
+
 // Bytes in a chunk: divisible by the size of every element.
 constexpr int64_t kMoveChunk = 1 << 16;
 
@@ -97,7 +100,6 @@ inline void copy_run(char* to, const char* from, int64_t bytes, bool past_cache)
 // Stores the bytes [begin, end) of one move. Buffer 0 of a rank is its operand, 1 its result.
 inline void store_part(const PeerView& view, const Moves& moves, const Move& move, int64_t begin,
                        int64_t end) {
-  constexpr int32_t kRanks = 64;
   char* const result = static_cast<char*>(view.buffers[move.target][1]);
   Place to(move.to, begin);
   Place from(move.source == kNobody ? move.to : move.from, begin);
@@ -109,7 +111,7 @@ inline void store_part(const PeerView& view, const Moves& moves, const Move& mov
     if (move.source == kNobody) {
       __builtin_memset(out, 0, bytes);
     } else if (move.source == kEveryone) {
-      const void* in[kRanks];
+      const void* in[kMoveRanks];
       for (int32_t r = 0; r < moves.ranks; ++r) {
         in[r] = static_cast<const char*>(view.buffers[r][0]) + from.offset();
       }

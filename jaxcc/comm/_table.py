@@ -17,7 +17,8 @@ from jaxcc.layout import TableError
 from jaxcc.runtime import must_agree
 
 SCHEMA = 1
-DTYPE_CLASSES = ("half", "float", "complex", "int")
+ANY_CLASS = "any"
+DTYPE_CLASSES = ("half", "float", "complex", "int", ANY_CLASS)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Table:
     """A tuning table.
 
     Its JSON is `{"schema": 1, "machine": text, "created": date, "tables":
-    {collective: {dtype class: {ranks: [row]}}}}`, and a row is
+    {collective: {dtype class: {ranks: [row]}}}}`, where the class "any" is for those that are not
+    named, and a row is
     `{"max_bytes": int or null, "backend": name, "us": number}`. Rows are in ascending order of
     max_bytes; rows of one max_bytes are alternatives, the fastest first; the last has no bound.
     Where no row can run, XLA does.
@@ -58,7 +60,8 @@ class Table:
 
         Empty where the table says nothing about the collective or the dtype class.
         """
-        by_ranks = self.tables.get(collective, {}).get(dtype_class, {})
+        by_class = self.tables.get(collective, {})
+        by_ranks = by_class.get(dtype_class, by_class.get(ANY_CLASS, {}))
         if not by_ranks:
             return ()
         smaller = [size for size in by_ranks if size <= ranks]

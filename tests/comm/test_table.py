@@ -52,6 +52,14 @@ def test_the_nearest_group_size_that_is_not_larger_decides() -> None:
     assert rows == ["xla", "xla", "xla", "host", "host"]
 
 
+def test_the_class_any_is_for_those_that_are_not_named() -> None:
+    classes = {"any": {"2": [row(None, "host")]}, "half": {"2": [row(None, "xla")]}}
+    text = json.dumps({"schema": 1, "tables": {"all_reduce": classes}})
+    table = comm.Table.parse(text, "t.json")
+    dtypes = (jnp.float32, jnp.int8, jnp.complex64, jnp.bfloat16)
+    assert [chosen(table, 8, dtype=dtype) for dtype in dtypes] == ["host", "host", "host", "xla"]
+
+
 def test_what_cannot_run_here_is_passed_over_and_named() -> None:
     table = parse([row(None, "mpi", 1.0), row(None, "host", 2.0), row(None, "xla", 3.0)])
     choice = comm.explain("all_reduce", jnp.ones(4), "r", mesh=mesh_of(2), table=table)

@@ -259,7 +259,8 @@ def _broadcast(eqn: Equation, x: Relation) -> Relation:
     if any(axis in x.ranks for axis in axes):
         raise Refused(
             "LAYOUT_RANK_DEPENDENT",
-            f"{eqn.op} gives all ranks one rank's block of {eqn.name(0)}, which is {eqn.layout(0)}",
+            f"a broadcast gives all ranks one rank's block of {eqn.name(0)}, which is "
+            f"{eqn.layout(0)}",
             because="a group of one has the whole there",
             fixes=("all_gather it",),
         )
