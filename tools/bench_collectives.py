@@ -1,8 +1,8 @@
 """jaxcc's collectives against XLA's: `python tools/bench_collectives.py --ranks 2 all_gather`.
 
 Each is run again and again inside one program, on what the step before left, plus a number that
-comes from its result: what a call costs once it is compiled. Both backends take turns. `--json`
-prints parts of a tuning table. Where others use the machine, look at the ratios.
+comes from its result: what a call costs once it is compiled. Both backends take turns; where others
+use the machine, look at the ratios. `--json` prints parts of a tuning table.
 """
 
 from __future__ import annotations
