@@ -21,28 +21,27 @@ uint64_t mix(uint64_t hash, uint64_t x) {
   return hash ^ hash >> 29;
 }
 
-template <class T>
-uint64_t mix_all(uint64_t hash, const T& bytes) {
-  static_assert(sizeof bytes % 4 == 0);
-  for (size_t i = 0; i < sizeof bytes; i += 4) {
-    uint32_t word;
-    std::memcpy(&word, reinterpret_cast<const char*>(&bytes) + i, 4);
-    hash = mix(hash, word);
-  }
-  return hash;
-}
-
 }  // namespace
 
-Result World::explore(const std::function<Bodies(World&)>& program, int impatient) {
+Result World::explore(const std::function<Bodies(World&)>& program, int impatient, Orders orders) {
+  orders_ = orders;
   choices_.clear();
   visited_.clear();
   fault_.clear();
+  users_ = {};
+  written_ = {};
   Result result;
   do {
+    learnt_ = false;
     run(program, impatient);
     ++result.runs;
-  } while (fault_.empty() && next());
+    if (learnt_) {
+      // All over again: more operations are choices now.
+      choices_.clear();
+      visited_.clear();
+      fault_.clear();
+    }
+  } while (fault_.empty() && (learnt_ || next()));
   result.states = static_cast<int64_t>(visited_.size());
   if (!fault_.empty()) {
     tell_ = true;
@@ -78,16 +77,16 @@ void World::run(const std::function<Bodies(World&)>& program, int impatient) {
     thread.history = thread.before = 0;
     thread.loaded = thread.polls = thread.sleeps = -1;
     thread.patience = impatient;
-    thread.chosen = thread.done = false;
+    thread.patient = thread.chosen = thread.done = false;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.get();
     thread.context.uc_stack.ss_size = kStack;
-    thread.context.uc_link = &scheduler_;
+    thread.context.uc_link = nullptr;
     const uint64_t self = reinterpret_cast<uint64_t>(this);
     makecontext(&thread.context, reinterpret_cast<void (*)()>(&World::enter), 2,
                 static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
   }
-  for (int t = 0; t < count_; ++t) go_on(t);  // to its first operation
+  for (int t = 0; t < count_; ++t) start(t);
   for (;;) {
     if (!fault_.empty()) break;
     std::vector<int> able;
@@ -119,22 +118,35 @@ void World::enter(unsigned low, unsigned high) {
   } catch (const Stop&) {
   }
   self->threads_[thread].done = true;
+  _longjmp(self->scheduler_, 1);
+}
+
+// Runs a thread to its first operation.
+void World::start(int thread) {
+  running_ = thread;
+  if (_setjmp(scheduler_) == 0) setcontext(&threads_[thread].context);
 }
 
 void World::go_on(int thread) {
   running_ = thread;
-  swapcontext(&scheduler_, &threads_[thread].context);
+  if (_setjmp(scheduler_) == 0) _longjmp(threads_[thread].place, 1);
 }
 
 // Lets the scheduler choose who goes on.
 void World::yield() {
-  swapcontext(&me().context, &scheduler_);
+  if (_setjmp(me().place) == 0) _longjmp(scheduler_, 1);
   if (stopping_) throw Stop{};
 }
 
 // Before each operation.
-void World::step() {
-  if (!std::exchange(me().chosen, false)) yield();
+void World::step(int cell, bool writes) {
+  const uint8_t user = static_cast<uint8_t>(1 << running_);
+  const uint8_t others = users_[cell] & ~user;
+  learnt_ |= !(users_[cell] & user) || (writes && !written_[cell]);
+  users_[cell] |= user;
+  written_[cell] |= writes;
+  const bool chosen = std::exchange(me().chosen, false);
+  if (others && written_[cell] && !chosen) yield();
 }
 
 bool World::has_news(const Thread& thread) const {
@@ -143,7 +155,17 @@ bool World::has_news(const Thread& thread) const {
 
 bool World::ready(const Thread& thread) const {
   if (thread.sleeps >= 0) return thread.patience > 0;
-  return thread.polls < 0 || thread.patience > 0 || has_news(thread);
+  return thread.polls < 0 || (thread.patience > 0 && !thread.patient) || has_news(thread);
+}
+
+std::memory_order World::weakened(std::memory_order order) const {
+  if (orders_ == Orders::kNotConsistent && order == std::memory_order_seq_cst) {
+    return std::memory_order_acq_rel;
+  }
+  if (orders_ == Orders::kNotReleased && releases(order)) {
+    return acquires(order) ? std::memory_order_acquire : std::memory_order_relaxed;
+  }
+  return order;
 }
 
 int World::choose(int count) {
@@ -162,30 +184,51 @@ bool World::next() {
   return true;
 }
 
-// Of all that decides how the run can go on.
+// Of all that decides how the run can go on. What every thread knows to be past counts no longer.
 uint64_t World::digest() const {
+  View past;
+  past.seen.fill(UINT8_MAX);
+  past.reads.fill(UINT8_MAX);
+  for (int t = 0; t < count_; ++t) {
+    if (threads_[t].done) continue;
+    for (int c = 0; c < kMostCells; ++c) {
+      past.seen[c] = std::min(past.seen[c], threads_[t].view.seen[c]);
+    }
+    for (int r = 0; r < kMostThreads; ++r) {
+      past.reads[r] = std::min(past.reads[r], threads_[t].view.reads[r]);
+    }
+  }
   uint64_t hash = 1;
-  View oldest = threads_[0].view;
+  const auto add = [&](const View& view) {
+    for (size_t c = 0; c < cells_.size(); ++c) {
+      hash = mix(hash, view.seen[c] > past.seen[c] ? view.seen[c] - past.seen[c] : 0);
+    }
+    for (int r = 0; r < count_; ++r) {
+      hash = mix(hash, view.reads[r] > past.reads[r] ? view.reads[r] - past.reads[r] : 0);
+    }
+  };
   for (int t = 0; t < count_; ++t) {
     const Thread& thread = threads_[t];
-    hash = mix(hash, thread.history);
+    hash = mix(hash, thread.done ? 1 : thread.history);
+    if (thread.done) continue;
     hash = mix(hash, static_cast<uint64_t>(thread.polls + 1) << 32 |
                          static_cast<uint64_t>(thread.sleeps + 1) << 16 |
-                         static_cast<uint64_t>(thread.patience) << 8 | thread.done);
-    hash = mix_all(hash, thread.view);
-    for (int c = 0; c < kMostCells; ++c) {
-      if (!thread.done) oldest.seen[c] = std::min(oldest.seen[c], thread.view.seen[c]);
-    }
+                         static_cast<uint64_t>(thread.patience) << 8 | thread.patient);
+    add(thread.view);
   }
   for (size_t c = 0; c < cells_.size(); ++c) {
     const Cell& cell = cells_[c];
-    hash = mix(hash, cell.entries.size());
-    for (size_t e = oldest.seen[c]; e < cell.entries.size(); ++e) {
-      hash = mix_all(mix(hash, cell.entries[e].value), cell.entries[e].view);
+    for (size_t e = past.seen[c]; e < cell.entries.size(); ++e) {
+      hash = mix(hash, cell.entries[e].value + 1);
+      add(cell.entries[e].view);
     }
-    hash = mix_all(mix_all(hash, cell.reads), cell.futex);
+    for (int r = 0; r < count_; ++r) {
+      hash = mix(hash, cell.reads[r] > past.reads[r] ? cell.reads[r] - past.reads[r] : 0);
+    }
+    add(cell.futex);
   }
-  return mix_all(hash, consistent_);
+  add(consistent_);
+  return hash;
 }
 
 void World::fail(const std::string& fault) {
@@ -257,7 +300,8 @@ void World::append(int cell, uint64_t value, std::memory_order order, const View
 }
 
 uint64_t World::load(int cell, std::memory_order order) {
-  step();
+  step(cell, false);
+  order = weakened(order);
   Thread& thread = me();
   thread.before = thread.history;
   thread.loaded = cell;
@@ -269,14 +313,16 @@ uint64_t World::load(int cell, std::memory_order order) {
 }
 
 void World::store(int cell, uint64_t value, std::memory_order order) {
-  step();
+  step(cell, true);
+  order = weakened(order);
   append(cell, value, order, nullptr);
   note("stores", cell, value);
 }
 
 uint64_t World::update(int cell, const std::function<uint64_t(uint64_t)>& f,
                        std::memory_order order) {
-  step();
+  step(cell, true);
+  order = weakened(order);
   // Nothing comes between what is read and what is stored.
   const int last = static_cast<int>(cells_[cell].entries.size()) - 1;
   const Entry old = cells_[cell].entries[last];
@@ -287,7 +333,8 @@ uint64_t World::update(int cell, const std::function<uint64_t(uint64_t)>& f,
 }
 
 bool World::exchange_if(int cell, uint64_t* expected, uint64_t desired, std::memory_order order) {
-  step();
+  step(cell, true);
+  order = weakened(order);
   // An earlier entry makes it fail, unless it is what is expected: then it would only be tried
   // again.
   const auto& entries = cells_[cell].entries;
@@ -326,13 +373,14 @@ void World::write(int cell, uint64_t value) {
   note("writes", cell, value);
 }
 
-bool World::poll_again() {
+bool World::poll_again(bool patient) {
   Thread& thread = me();
   // It is where it was before that load, but for what it has seen.
   thread.history = thread.before;
   thread.polls = thread.loaded;
+  thread.patient = patient || thread.patience == 0;
   yield();
-  const bool news = has_news(thread) && (thread.patience == 0 || choose(2) == 0);
+  const bool news = has_news(thread) && (thread.patient || choose(2) == 0);
   if (news) ++thread.view.seen[thread.polls];
   thread.polls = -1;
   thread.chosen = news;
@@ -343,7 +391,7 @@ bool World::poll_again() {
 }
 
 bool World::sleep(int cell, int shift, uint32_t seen) {
-  step();
+  step(cell, false);
   Thread& thread = me();
   // The kernel looks at the word after a barrier, and under a lock that a waker takes later.
   thread.view.join(cells_[cell].futex);
@@ -362,7 +410,7 @@ bool World::sleep(int cell, int shift, uint32_t seen) {
 }
 
 void World::wake(int cell) {
-  step();
+  step(cell, true);
   cells_[cell].futex.join(me().view);
   note("wakes those on", cell, 0);
   for (int t = 0; t < count_; ++t) {

@@ -10,6 +10,7 @@
 // program: executions in which they do not are left out.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -46,13 +47,17 @@ struct Result {
   int64_t runs = 0;
 };
 
+// What stands in the place of a program's orders, to see that they matter.
+enum class Orders { kAsWritten, kNotConsistent, kNotReleased };
+
 class World {
  public:
   using Bodies = std::vector<std::function<void()>>;
 
   // `program` makes cells, and returns what the threads do. Each thread may lose its patience so
   // many times, whenever it waits.
-  Result explore(const std::function<Bodies(World&)>& program, int impatient = 0);
+  Result explore(const std::function<Bodies(World&)>& program, int impatient = 0,
+                 Orders orders = Orders::kAsWritten);
 
   int cell(uint64_t value);
   // The cell of a word in memory, which is not touched.
@@ -69,11 +74,13 @@ class World {
   void write(int cell, uint64_t value);
 
   // After a load that did not bring what the caller polls for: waits until there is more to see.
-  // False if the caller loses its patience.
-  bool poll_again();
+  // False if the caller loses its patience, which some never do.
+  bool poll_again(bool patient = false);
   // A futex on the 32 bits of the cell from `shift` on. False if the caller loses its patience.
   bool sleep(int cell, int shift, uint32_t seen);
   void wake(int cell);
+  // Said where the caller's own state is `known` and nothing else: what it did before is forgotten.
+  void forget(uint64_t known) { me().history = known; }
   // Ends the run with a fault unless it holds.
   void check(bool holds, const std::string& fault);
   int thread() const { return running_; }
@@ -90,16 +97,18 @@ class World {
     View futex;                                 // what those know who come to sleep
   };
   struct Thread {
-    ucontext_t context;
+    jmp_buf place;
+    ucontext_t context;  // of its start
     std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStack);
     std::function<void()> body;
     View view;
     uint64_t history = 0;  // of what its operations returned: all that it can know
     uint64_t before = 0;   // the same before its last load
     int loaded = -1;
-    int polls = -1;   // the cell that has to change before it goes on
-    int sleeps = -1;  // the cell on which it sleeps
-    int patience = 0;
+    int polls = -1;    // the cell that has to change before it goes on
+    int sleeps = -1;   // the cell on which it sleeps
+    int patience = 0;  // how often it may lose it
+    bool patient = false;
     bool chosen = false;  // to go on: its next operation needs no other choice
     bool done = false;
   };
@@ -112,11 +121,13 @@ class World {
   static void enter(unsigned low, unsigned high);
   Thread& me() { return threads_[running_]; }
   void run(const std::function<Bodies(World&)>& program, int impatient);
+  std::memory_order weakened(std::memory_order order) const;
   bool ready(const Thread& thread) const;
   bool has_news(const Thread& thread) const;
   void yield();
+  void start(int thread);
   void go_on(int thread);
-  void step();
+  void step(int cell, bool writes);
   int choose(int count);
   bool next();
   uint64_t digest() const;
@@ -129,11 +140,17 @@ class World {
   std::vector<Cell> cells_;
   std::vector<std::pair<const void*, int>> words_;
   std::array<Thread, kMostThreads> threads_;
+  Orders orders_ = Orders::kAsWritten;
   int count_ = 0;
   int running_ = -1;
   bool stopping_ = false;
-  View consistent_;  // what sequentially consistent accesses have seen
-  ucontext_t scheduler_;
+  // Of each cell, who has used it and whether anyone writes to it: what a cell's only user does to
+  // it, and loads of what nobody changes, can be done at any time.
+  std::array<uint8_t, kMostCells> users_{};
+  std::array<bool, kMostCells> written_{};
+  bool learnt_ = false;  // in this run
+  View consistent_;      // what sequentially consistent accesses have seen
+  jmp_buf scheduler_;
   std::vector<Choice> choices_;
   size_t taken_ = 0;
   std::unordered_set<uint64_t> visited_;
