@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All-reduces between two processes: jaxcc's shared memory against JAX's gloo, in one run.
 
-    python -m jaxcc run -n 2 tools/bench_processes.py
+    python -m jaxcc run -n 2 --bind none tools/bench_processes.py
 
 For each size it prints the medians of interleaved rounds: of one call of a compiled program, and of
 one all-reduce in a loop within a program, which both sides share.

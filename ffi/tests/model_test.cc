@@ -85,8 +85,8 @@ class Platform {
   uint32_t load_acquire(const uint32_t* word) const {
     return static_cast<uint32_t>(world->load(world->at(word), how_.look));
   }
-  void store_release(uint32_t* word, uint32_t epoch) const {
-    world->store(world->at(word), epoch, how_.publish);
+  void post(int32_t, Flag* flag, uint32_t epoch) const {
+    world->store(world->at(&flag->epoch), epoch, how_.publish);
   }
   bool patience(int64_t) const { return world->poll_again(); }
 
