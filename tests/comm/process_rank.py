@@ -131,7 +131,8 @@ def all_reduces() -> None:
 
 
 def steps() -> None:
-    """A fused optimizer's steps between processes have the bits that they have in one."""
+    """A fused optimizer's steps between processes have the bits that they have in one, and are
+    optax's."""
     count = jax.local_device_count()
     own = mesh_of(jax.local_devices(), r=count)
     # As many ranks, one of each process.
@@ -140,10 +141,17 @@ def steps() -> None:
     shapes = {"a": (7, 3), "b": (5,), "scalar": (), "big": (90, 257), "long": (70_001,)}
     params = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
     grads = {k: rng.normal(size=(count, *s)).astype(np.float32) for k, s in shapes.items()}
-    for make in (jaxcc.optim.adamw, jaxcc.optim.lamb, jaxcc.optim.sgd):
+    mean = {k: jnp.asarray(g.mean(0)) for k, g in grads.items()}
+    for name in ("adamw", "lamb", "sgd"):
+        reference: Any = getattr(optax, name)(1e-2)
+        wanted: Any = jax.tree.map(jnp.asarray, params)
+        state: Any = reference.init(wanted)
+        for _ in range(3):
+            updates, state = reference.update(mean, state, wanted)
+            wanted = optax.apply_updates(wanted, updates)
         results = []
         for mesh in (own, across):
-            tx: Any = make(1e-2, axis_name="r", mesh=mesh)
+            tx: Any = getattr(jaxcc.optim, name)(1e-2, axis_name="r", mesh=mesh)
 
             def train(params: Any, grads: Any, tx: Any = tx) -> Any:
                 state = tx.init(params)
@@ -164,16 +172,7 @@ def steps() -> None:
             results.append({k: np.asarray(x.addressable_data(0)) for k, x in new.items()})
         for k in shapes:
             np.testing.assert_array_equal(results[0][k], results[1][k])
-    # The last was SGD: as optax has it, on the mean of all gradients.
-    mean = {k: jnp.asarray(g.mean(0)) for k, g in grads.items()}
-    reference: Any = optax.sgd(1e-2)
-    wanted: Any = params
-    state = reference.init(params)
-    for _ in range(3):
-        updates, state = reference.update(mean, state)
-        wanted = optax.apply_updates(wanted, updates)
-    for k in shapes:
-        np.testing.assert_allclose(results[1][k], wanted[k], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(results[1][k], wanted[k], rtol=1e-4, atol=1e-5)
 
 
 def pipeline() -> None:

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""All-reduces between two processes: jaxcc's shared memory against JAX's gloo, in one run.
+
+    python -m jaxcc run -n 2 --bind none tools/bench_processes.py
+
+For each size it prints the medians of interleaved rounds: of one call of a compiled program, and of
+one all-reduce in a loop within a program, which both sides share.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxcc import comm
+
+BACKENDS = {
+    "gloo": lambda v: lax.psum(v, "r"),
+    "jaxcc": lambda v: comm.all_reduce(v, "r", backend="host"),
+}
+SIZES = [1 << shift for shift in (10, 14, 16, 17, 18, 20, 22, 24, 26)]
+ROUNDS = 9
+SECONDS = 0.05  # of one round, about
+
+
+def main() -> None:
+    mesh = jax.make_mesh((jax.device_count(),), ("r",), axis_types=(AxisType.Auto,))
+    sizes = [int(text) for text in sys.argv[1:]] or SIZES
+    if jax.process_index() == 0:
+        print(f"{'bytes':>9} {'gloo call':>10} {'jaxcc':>8} {'x':>12}", end="")
+        print(f" {'gloo loop':>12} {'jaxcc':>8} {'x':>12}")
+    for size in sizes:
+        cells = [_compare(mesh, size, loop) for loop in (False, True)]
+        if jax.process_index() == 0:
+            print(f"{size:>9} " + "  ".join(cells), flush=True)
+
+
+def _compare(mesh: Any, size: int, loop: bool) -> str:
+    """Medians in microseconds, and the ratio with its spread."""
+    x = np.random.default_rng(0).normal(size=(mesh.size, size // 4)).astype(np.float32)
+    over = NamedSharding(mesh, P("r"))
+    given = jax.make_array_from_callback(x.shape, over, lambda i: x[i])
+    inner = max(4, min(1000, (1 << 24) // size)) if loop else 1
+    calls = {name: _program(mesh, f, inner) for name, f in BACKENDS.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for name, call in calls.items():
+        call(given).block_until_ready()
+        call(given).block_until_ready()
+    repeat = _agreed(mesh, calls["gloo"], given)
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(repeat):
+                call(given).block_until_ready()
+            times[name].append((time.perf_counter() - start) / repeat / inner * 1e6)
+    gloo, ours = (np.asarray(times[name]) for name in ("gloo", "jaxcc"))
+    ratios = np.sort(gloo / ours)
+    low, high = ratios[len(ratios) // 4], ratios[-len(ratios) // 4]
+    median = np.median(gloo) / np.median(ours)
+    return (
+        f"{np.median(gloo):>10.1f} {np.median(ours):>8.1f} {median:>4.1f} [{low:.1f}-{high:.1f}]"
+    )
+
+
+def _program(mesh: Any, f: Callable[[Any], Any], inner: int) -> Any:
+    def per_rank(v: Any) -> Any:
+        def step(_: Any, y: Any) -> Any:
+            return f(y) * np.float32(0.5)
+
+        return lax.fori_loop(0, inner, step, v) if inner > 1 else f(v)
+
+    return jax.jit(
+        jax.shard_map(per_rank, mesh=mesh, in_specs=P("r"), out_specs=P("r"), check_vma=False)
+    )
+
+
+def _agreed(mesh: Any, call: Any, given: Any) -> int:
+    """How often to call in a round, the same on all ranks."""
+    start = time.perf_counter()
+    call(given).block_until_ready()
+    mine = np.full((mesh.size, 1), SECONDS / (time.perf_counter() - start), np.float32)
+    spec = NamedSharding(mesh, P("r"))
+    placed = jax.make_array_from_callback(mine.shape, spec, lambda i: mine[i])
+    least = jax.jit(
+        jax.shard_map(lambda v: lax.pmin(v, "r"), mesh=mesh, in_specs=P("r"), out_specs=P("r"))
+    )(placed)
+    return int(max(1, min(200, float(np.asarray(least.addressable_data(0))[0, 0]))))
+
+
+if __name__ == "__main__":
+    main()
