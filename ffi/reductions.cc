@@ -51,8 +51,10 @@ struct Complex {
 
   constexpr Complex(T re = 0, T im = 0) : re(re), im(im) {}
   constexpr bool operator==(const Complex& b) const { return re == b.re && im == b.im; }
-  void operator+=(const Complex& b) { *this = {re + b.re, im + b.im}; }
-  void operator*=(const Complex& b) { *this = {re * b.re - im * b.im, re * b.im + im * b.re}; }
+  Complex operator+(const Complex& b) const { return {re + b.re, im + b.im}; }
+  Complex operator*(const Complex& b) const {
+    return {re * b.re - im * b.im, re * b.im + im * b.re};
+  }
 };
 
 template <class Op, class Type>
@@ -68,8 +70,15 @@ __attribute__((always_inline)) inline void combine(void* to, const void* const* 
       return static_cast<const Stored*>(from[rank]) + begin;
     };
     const Stored* first = operand(0);
-    for (int64_t i = 0; i < size; ++i) sum[i] = Type::load(first[i]);
-    for (int32_t rank = 1; rank < ranks; ++rank) {
+    if (ranks == 1) {
+      for (int64_t i = 0; i < size; ++i) sum[i] = Type::load(first[i]);
+    } else {
+      const Stored* second = operand(1);
+      for (int64_t i = 0; i < size; ++i) {
+        sum[i] = over_ranks<Op>(Type::load(first[i]), Type::load(second[i]));
+      }
+    }
+    for (int32_t rank = 2; rank < ranks; ++rank) {
       const Stored* next = operand(rank);
       for (int64_t i = 0; i < size; ++i) sum[i] = Op::apply(sum[i], Type::load(next[i]));
     }
@@ -122,13 +131,13 @@ void all_reduce(const jaxcc_tile* tile, Combine combine) {
   JAXCC_ORDERED(X, op, Op)              \
   X(op, Op, c64, Plain<Complex<float>>) \
   X(op, Op, c128, Plain<Complex<double>>)
-#define JAXCC_ALL(X)           \
-  JAXCC_NUMBERS(X, sum, Sum)   \
-  JAXCC_NUMBERS(X, prod, Prod) \
-  JAXCC_ORDERED(X, max, Max)   \
-  JAXCC_ORDERED(X, min, Min)   \
-  JAXCC_INTEGERS(X, and, And)  \
-  JAXCC_INTEGERS(X, or, Or)    \
+#define JAXCC_ALL(X)             \
+  JAXCC_NUMBERS(X, sum, Sum)     \
+  JAXCC_NUMBERS(X, prod, Prod)   \
+  JAXCC_ORDERED(X, max, RankMax) \
+  JAXCC_ORDERED(X, min, RankMin) \
+  JAXCC_INTEGERS(X, and, And)    \
+  JAXCC_INTEGERS(X, or, Or)      \
   JAXCC_INTEGERS(X, xor, Xor)
 
 #define JAXCC_FUNCTIONS(op, Op, dtype, Type)                                                \

@@ -117,7 +117,7 @@ def called(eqn: Any) -> tuple[Any, list[int]] | None:
         return eqn.params["jaxprs"].solve, given
     if op == "call_hi_primitive":
         avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-        with outside_all_traces():
+        with outside_all_traces(), at_line_of(eqn):
             return jax.make_jaxpr(eqn.params["_prim"].expand)(*avals), every
     inner = next(inner_jaxprs(eqn), None)
     return None if inner is None else (inner, every)

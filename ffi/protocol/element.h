@@ -3,7 +3,8 @@
 // clang++ and NVRTC.
 //
 // bf16 and f16 are stored as uint16_t and computed as float; round_* is the rounding after each
-// operation.
+// operation. While XLA runs, the processor takes subnormal floats and doubles for 0; what is only
+// selected or negated keeps them.
 #pragma once
 
 #include "abi.h"
@@ -69,15 +70,7 @@ JAXCC_FN uint16_t to_bf16(float x) {
   return (uint16_t)(x != x ? (bits >> 16) | 0x40u : even);
 }
 
-// `rounded`, which x came to in a narrower type; 0 of its sign where that would be subnormal there:
-// where the bits of x are below those of the least number that rounds to a normal one.
-JAXCC_FN float flushed(float x, float rounded, uint32_t least) {
-  const uint32_t bits = bits_of(x);
-  return (bits & 0x7fffffffu) < least ? float_of(bits & 0x80000000u) : rounded;
-}
-
 JAXCC_FN float round_bf16(float x) { return from_bf16(to_bf16(x)); }
-JAXCC_FN float reduced_bf16(float x) { return flushed(x, round_bf16(x), 0x007f8000u); }
 
 // IEEE binary16. Adding and subtracting a power of two lets the adder align (and round) what is
 // subnormal in f16, also where the processor flushes subnormal floats to zero, as it does while XLA
@@ -103,47 +96,62 @@ JAXCC_FN uint16_t to_f16(float x) {
 }
 
 JAXCC_FN float round_f16(float x) { return from_f16(to_f16(x)); }
-JAXCC_FN float reduced_f16(float x) { return flushed(x, round_f16(x), 0x387ff000u); }
+
+// Whether a type holds whole numbers only.
+template <class T>
+constexpr bool kWhole = T(0.5) == T(0);
+template <>
+constexpr bool kWhole<bool> = true;
 
 template <class T>
 JAXCC_FN T select(bool condition, T yes, T no) {
   return condition ? yes : no;
 }
 
-// NaN wins.
+// A number of the sign bits of `sign` where x is 0, else x: so also where the processor takes a
+// subnormal x for 0.
+JAXCC_FN float zero_as(float sign, float x) {
+  return float_of(x == 0 ? bits_of(sign) & 0x80000000u : bits_of(x));
+}
+
+JAXCC_FN double zero_as(double sign, double x) {
+  return double_of(x == 0 ? bits_of(sign) & 0x8000000000000000ull : bits_of(x));
+}
+
+// x, or 0 of its sign where the processor takes it for 0.
+template <class T>
+JAXCC_FN T normal_of(T x) {
+  if constexpr (kWhole<T>) {
+    return x;
+  } else {
+    return zero_as(x, x);
+  }
+}
+
+JAXCC_FN float both_signs(float a, float b) { return float_of(bits_of(a) & bits_of(b)); }
+JAXCC_FN double both_signs(double a, double b) { return double_of(bits_of(a) & bits_of(b)); }
+JAXCC_FN float either_sign(float a, float b) { return float_of(bits_of(a) | bits_of(b)); }
+JAXCC_FN double either_sign(double a, double b) { return double_of(bits_of(a) | bits_of(b)); }
+
+// The larger and the smaller of two numbers. Of floats NaN wins, and 0 is above -0.
 template <class T>
 JAXCC_FN T maximum(T a, T b) {
-  return a > b || a != a ? a : b;
+  if constexpr (kWhole<T>) {
+    return a > b ? a : b;
+  } else {
+    const T larger = a > b || a != a ? a : b;
+    return zero_as(a == b ? both_signs(a, b) : larger, larger);
+  }
 }
 
 template <class T>
 JAXCC_FN T minimum(T a, T b) {
-  return a < b || a != a ? a : b;
-}
-
-// Of floats, 0 is above -0: among equal ones the sign bits decide.
-template <>
-JAXCC_FN float maximum(float a, float b) {
-  const float equal = float_of(bits_of(b) & (bits_of(a) | 0x7fffffffu));
-  return a == b ? equal : a > b || a != a ? a : b;
-}
-
-template <>
-JAXCC_FN float minimum(float a, float b) {
-  const float equal = float_of(bits_of(b) | (bits_of(a) & 0x80000000u));
-  return a == b ? equal : a < b || a != a ? a : b;
-}
-
-template <>
-JAXCC_FN double maximum(double a, double b) {
-  const double equal = double_of(bits_of(b) & (bits_of(a) | 0x7fffffffffffffffull));
-  return a == b ? equal : a > b || a != a ? a : b;
-}
-
-template <>
-JAXCC_FN double minimum(double a, double b) {
-  const double equal = double_of(bits_of(b) | (bits_of(a) & 0x8000000000000000ull));
-  return a == b ? equal : a < b || a != a ? a : b;
+  if constexpr (kWhole<T>) {
+    return a < b ? a : b;
+  } else {
+    const T smaller = a < b || a != a ? a : b;
+    return zero_as(a == b ? either_sign(a, b) : smaller, smaller);
+  }
 }
 
 template <class T>
@@ -213,9 +221,10 @@ JAXCC_FN T leading_zeros(T a) {
 #endif
 }
 
-// The bits of the number next to the one with bits `from`, on the way to `to`.
+// The bits of the number next to the one with bits `from`, on the way to `to`; `equal` says that
+// the processor finds the two numbers equal.
 template <class Bits>
-JAXCC_FN Bits next_bits(Bits from, Bits to, Bits infinity) {
+JAXCC_FN Bits next_bits(Bits from, Bits to, Bits infinity, bool equal) {
   const Bits sign = (Bits)(Bits(1) << (8 * sizeof(Bits) - 1)), magnitude = (Bits)(sign - 1);
   const Bits a = from & magnitude, b = to & magnitude;
   const Bits nan = a > infinity ? from : to;
@@ -223,17 +232,43 @@ JAXCC_FN Bits next_bits(Bits from, Bits to, Bits infinity) {
   // Toward zero if `to` is nearer to it, or on its other side.
   const bool inward = a > b || ((from ^ to) & sign) != 0;
   const Bits next = (Bits)(inward ? from - 1 : from + 1);
-  const bool same = from == to || (a == 0 && b == 0);
-  return a > infinity || b > infinity ? nan : same ? to : a == 0 ? least : next;
+  return a > infinity || b > infinity ? nan : equal ? to : a == 0 ? least : next;
 }
 
-// x^n by squaring, times `product`.
-template <int n, class T>
-JAXCC_FN T integer_pow(T product, T x) {
+// `bits`, of a float with `own_mantissa` bits after the point, rounded to `mantissa` such bits and
+// an exponent of `exponent` bits: infinite above the range, 0 of its sign below the normal numbers.
+template <class Bits, int own_exponent, int own_mantissa, int exponent, int mantissa>
+JAXCC_FN Bits reduced_precision(Bits bits) {
+  const Bits sign = (Bits)(Bits(1) << (own_exponent + own_mantissa));
+  const Bits infinity = (Bits)(sign - (Bits(1) << own_mantissa));
+  Bits rounded = bits;
+  if constexpr (mantissa < own_mantissa) {
+    const Bits last = (Bits)(Bits(1) << (own_mantissa - mantissa));
+    const Bits odd = (Bits)((bits & last) != 0);
+    // A carry raises the exponent, as it must.
+    rounded = (Bits)((bits + (last >> 1) - 1 + odd) & ~(last - 1));
+  }
+  if constexpr (exponent < own_exponent) {
+    constexpr int bias = (1 << (own_exponent - 1)) - 1, less = (1 << (exponent - 1)) - 1;
+    const Bits power = rounded & infinity;
+    const Bits signed_zero = rounded & sign;
+    const bool over = power > (Bits)(Bits(bias + less) << own_mantissa);
+    const bool under = power <= (Bits)(Bits(bias - less) << own_mantissa);
+    rounded = over ? (Bits)(signed_zero | infinity) : under ? signed_zero : rounded;
+  }
+  return (Bits)(bits & ~sign) > infinity ? bits : rounded;
+}
+
+// x^n by squaring, times `product`; each product is passed through `round`.
+template <int n, class T, class Round>
+JAXCC_FN T integer_pow(T product, T x, Round round) {
   if constexpr (n == 0) {
     return product;
+  } else if constexpr (n == 1) {
+    return round(T(product * x));
   } else {
-    return integer_pow<n / 2, T>(n % 2 ? T(product * x) : product, T(x * x));
+    const T odd = n % 2 ? round(T(product * x)) : product;
+    return integer_pow<n / 2, T>(odd, round(T(x * x)), round);
   }
 }
 

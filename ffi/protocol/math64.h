@@ -249,12 +249,18 @@ JAXCC_FN Pair log_pair(double x, double e) {
   return sum_of(sum.high, fma(n, kLn2Low, large.low + sum.low + 2.0 * (s_low + w_low)));
 }
 
-JAXCC_FN double pow(double x, double y) {
+JAXCC_FN double pow(double x, double exponent) {
   const double infinity = double_of(0x7ff0000000000000ull), nan = double_of(0x7ff8000000000000ull);
+  // An exponent that the processor takes for 0, and that is not, does what the least normal does.
+  const bool vanishes = exponent == 0.0 && bits_of(exponent) << 1 != 0;
+  const double y = vanishes ? copy_sign(0x1p-1022, exponent) : exponent;
   const double a = abs(x);
-  const bool subnormal = a < 0x1p-1022;
-  const Pair log = log_pair(subnormal ? a * 0x1p54 : a, subnormal ? -54.0 : 0.0);
-  const double high = a == 0.0 ? -infinity : a < infinity ? log.high : a;
+  const uint64_t bits = bits_of(a);
+  const bool subnormal = bits >> 52 == 0, negative = bits_of(x) != bits && bits != 0;
+  // 2^1022 times a subnormal one, also where the processor takes that for 0.
+  const double normal = double_of(bits | 0x3ff0000000000000ull) - 1.0;
+  const Pair log = log_pair(subnormal ? normal : a, subnormal ? -1022.0 : 0.0);
+  const double high = bits == 0 ? -infinity : a < infinity ? log.high : a;
   // 1 to any power but NaN is 1.
   const double product = a == 1.0 ? y == y ? 0.0 : y : y * high;
   const double rest = fma(y, log.low, fma(y, log.high, -product));
@@ -262,7 +268,7 @@ JAXCC_FN double pow(double x, double y) {
   const double r = by.r + (product != 0.0 && abs(product) < 710.0 ? rest : 0.0);
   const double power = scaled(1.0 + expm1_reduced(r), by.n);
   const bool whole = __builtin_rint(y) == y, even = __builtin_rint(0.5 * y) == 0.5 * y;
-  const double root = x < 0.0 && a < infinity && !whole ? nan : power;
+  const double root = negative && a < infinity && !whole ? nan : power;
   const double signed_power = whole && !even ? copy_sign(root, x) : root;
   return x == 1.0 || y == 0.0 ? 1.0 : signed_power;
 }

@@ -1,19 +1,17 @@
-// What puts two numbers together, for reductions over ranks, rows and tensors. Integers wrap
-// around; max and min of a NaN are NaN, as in XLA.
+// What puts two numbers together, for reductions of rows and tensors, and over ranks. Integers wrap
+// around.
 #pragma once
 
-#include "abi.h"
+#include "element.h"
 
 namespace jaxcc {
 
-template <class T>
-constexpr bool kWhole = T(0.5) == T(0);
-
 // The lowest, or the highest, number of a type.
 template <class T>
-constexpr T extreme(bool highest) {
+JAXCC_FN T extreme(bool highest) {
   if constexpr (!kWhole<T>) {
-    return highest ? T(__builtin_inf()) : -T(__builtin_inf());
+    const T infinity = T(float_of(0x7f800000u));
+    return highest ? infinity : -infinity;
   } else {
     constexpr bool is_signed = T(-1) < T(0);
     constexpr T top = is_signed ? T((uint64_t{1} << (8 * sizeof(T) - 1)) - 1) : T(-1);
@@ -23,53 +21,54 @@ constexpr T extreme(bool highest) {
 
 struct Sum {
   template <class T>
-  static constexpr T neutral() {
+  JAXCC_FN static T neutral() {
     return T(0);
   }
   template <class T>
   JAXCC_FN static T apply(T a, T b) {
-    if constexpr (kWhole<T>)
-      __builtin_add_overflow(a, b, &a);
-    else
-      a += b;
-    return a;
+    if constexpr (kWhole<T>) {
+      return T(uint64_t(a) + uint64_t(b));
+    } else {
+      return a + b;
+    }
   }
 };
 
 struct Prod {
   template <class T>
-  static constexpr T neutral() {
+  JAXCC_FN static T neutral() {
     return T(1);
   }
   template <class T>
   JAXCC_FN static T apply(T a, T b) {
-    if constexpr (kWhole<T>)
-      __builtin_mul_overflow(a, b, &a);
-    else
-      a *= b;
-    return a;
+    if constexpr (kWhole<T>) {
+      return T(uint64_t(a) * uint64_t(b));
+    } else {
+      return a * b;
+    }
   }
 };
 
+// Max and Min are those of an array's elements: NaN wins, and 0 is above -0.
 struct Max {
   template <class T>
-  static constexpr T neutral() {
+  JAXCC_FN static T neutral() {
     return extreme<T>(false);
   }
   template <class T>
   JAXCC_FN static T apply(T a, T b) {
-    return a != a || a > b ? a : b;
+    return maximum(a, b);
   }
 };
 
 struct Min {
   template <class T>
-  static constexpr T neutral() {
+  JAXCC_FN static T neutral() {
     return extreme<T>(true);
   }
   template <class T>
   JAXCC_FN static T apply(T a, T b) {
-    return a != a || a < b ? a : b;
+    return minimum(a, b);
   }
 };
 
@@ -93,5 +92,48 @@ struct Xor {
     return T(a ^ b);
   }
 };
+
+// What XLA's all-reduces have for max and min: NaN never wins, so that of NaN alone an infinity is
+// left, and of two zeros the earlier rank's stays.
+struct RankMax : Max {
+  template <class T>
+  JAXCC_FN static T apply(T a, T b) {
+    return normal_of(a < b ? b : a);
+  }
+};
+
+struct RankMin : Min {
+  template <class T>
+  JAXCC_FN static T apply(T a, T b) {
+    return normal_of(b < a ? b : a);
+  }
+};
+
+// Whether XLA's all-reduces start from the neutral element where the result may tell: a sum of -0
+// is 0.
+template <class Op>
+constexpr bool kFromNeutral = false;
+template <>
+constexpr bool kFromNeutral<Sum> = true;
+template <>
+constexpr bool kFromNeutral<RankMax> = true;
+template <>
+constexpr bool kFromNeutral<RankMin> = true;
+
+// The terms of all ranks, the first to the last, reduced as XLA's all-reduces do it. One rank's
+// term stays what it is.
+template <class Op, class T>
+JAXCC_FN T over_ranks(T term) {
+  return term;
+}
+
+template <class Op, class T, class... Rest>
+JAXCC_FN T over_ranks(T first, T second, Rest... rest) {
+  T all = first;
+  if constexpr (kFromNeutral<Op>) all = Op::apply(Op::template neutral<T>(), first);
+  all = Op::apply(all, second);
+  ((all = Op::apply(all, rest)), ...);
+  return all;
+}
 
 }  // namespace jaxcc

@@ -83,7 +83,9 @@ def generate(
       shape: the whole shape of the outputs, row-major; None for a kernel that serves tensors of any
         shape, whose operands are scalars or have the outputs' shape.
       ranks: ranks in the group; the sum over them is unrolled, in rank order.
-      op: what reduces REDUCE inputs: "sum", "prod", "max" or "min".
+      op: what reduces REDUCE inputs: "sum", "prod", "max" or "min", with NaN and zeros as XLA's
+        all-reduces have them (max and min leave NaN out, and of two zeros the earlier rank's
+        stays); or "maximum" or "minimum", where NaN wins and 0 is above -0.
 
     Raises:
       CodegenError: CODEGEN_PRIMITIVE, CODEGEN_DTYPE, CODEGEN_CONST, CODEGEN_SHAPE or

@@ -77,8 +77,9 @@ def _walk(
         args = tuple(_read(env, v) for v in eqn.invars)
         if name in _compat.IDENTITIES:
             results: Sequence[Value] = args
-        elif name in _compat.CALLS:
-            results = _call(eqn, line, args, nodes)
+        elif (call := _compat.called(eqn)) is not None:
+            inner, given = call
+            results = _call(inner, line, [args[n] for n in given], nodes)
         else:
             results = [
                 Node(eqn, line, args, v.aval.shape, v.aval.dtype, n)
@@ -89,9 +90,8 @@ def _walk(
 
 
 def _call(
-    eqn: Any, line: _compat.SourceLine | None, args: Sequence[Value], nodes: list[Node]
+    closed: Any, line: _compat.SourceLine | None, args: Sequence[Value], nodes: list[Node]
 ) -> Sequence[Value]:
-    closed = next(iter(_compat.inner_jaxprs(eqn)))
     inner = _compat.open_jaxpr(closed)
     env: dict[Any, Value] = dict(zip(inner.invars, args, strict=True))
     consts = zip(inner.constvars, _compat.jaxpr_consts(closed), strict=True)

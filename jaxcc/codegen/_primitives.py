@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxcc.codegen._elements import Element
+from jaxcc.codegen._elements import Element, constant
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,15 @@ def _square(call: Call) -> str | None:
 
 @rule("integer_pow")
 def _integer_pow(call: Call) -> str:
-    (a,) = call.args
+    (a,), out = call.args, call.out
     exponent: int = call.params["y"]
-    work = call.out.compute if call.out.is_float else call.out.unsigned
-    power = f"jaxcc::integer_pow<{abs(exponent)}, {work}>(1, {a})"
-    return f"({call.out.compute})({f'1 / {power}' if exponent < 0 else power})"
+    if exponent == 1:
+        return a
+    work = out.compute if out.is_float else out.unsigned
+    # A product of half types is rounded as soon as it is made.
+    rounded = f"[]({work} x) {{ return {out.round.format('x')}; }}"
+    power = f"jaxcc::integer_pow<{abs(exponent)}, {work}>(1, {a}, {rounded})"
+    return f"({out.compute})({f'1 / {power}' if exponent < 0 else power})"
 
 
 @rule("pow")
@@ -134,11 +138,30 @@ def _function(name: str) -> Rule:
 
 
 for _name in (
-    *("sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"),
+    *("sqrt", "rsqrt", "cbrt", "exp", "expm1", "log", "log1p", "tanh"),
     *("erf", "erfc", "erf_inv", "lgamma", "digamma", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "is_finite"),
 ):
     RULES[_name] = _function(_name)
+
+
+@rule("exp2")
+def _exp2(call: Call) -> str | None:
+    (a,), out = call.args, call.out
+    if not out.is_half:
+        return _function("exp2")(call)
+    # Of half types XLA rounds each part of what it makes of this, and of `logistic`.
+    product = out.round.format(f"{a} * {constant(np.log(2), out)}")
+    return f"jaxcc::exp({product})"
+
+
+@rule("logistic")
+def _logistic(call: Call) -> str | None:
+    (a,), out = call.args, call.out
+    if not out.is_half:
+        return _function("logistic")(call)
+    power = out.round.format(f"jaxcc::exp(-{a})")
+    return f"1.0f / {out.round.format(f'1.0f + {power}')}"
 
 
 @rule("nextafter")
@@ -148,7 +171,10 @@ def _nextafter(call: Call) -> str | None:
         return None
     infinity = int(np.asarray(np.inf, jnp.dtype(out.dtype)).view(f"uint{out.bits}"))
     given = ", ".join(out.to_bits.format(arg) for arg in call.args)
-    return out.of_bits.format(f"jaxcc::next_bits<uint{out.bits}_t>({given}, {infinity:#x})")
+    equal = " == ".join(call.args)
+    return out.of_bits.format(
+        f"jaxcc::next_bits<uint{out.bits}_t>({given}, {infinity:#x}, {equal})"
+    )
 
 
 @rule("bitcast_convert_type")
@@ -166,14 +192,14 @@ def _round(call: Call) -> str | None:
 
 
 @rule("reduce_precision")
-def _reduce_precision(call: Call) -> str | None:
-    bits = call.params["exponent_bits"], call.params["mantissa_bits"]
-    rounding = {(8, 7): "jaxcc::reduced_bf16({})", (5, 10): "jaxcc::reduced_f16({})", (8, 23): "{}"}
-    return (
-        rounding[bits].format(*call.args)
-        if bits in rounding and call.out.compute == "float"
-        else None
-    )
+def _reduce_precision(call: Call) -> str:
+    (a,), out = call.args, call.out
+    own = jnp.finfo(out.dtype)
+    kept = call.params["exponent_bits"], call.params["mantissa_bits"]
+    if kept[0] >= own.nexp and kept[1] >= own.nmant:
+        return a
+    sizes = f"uint{out.bits}_t, {own.nexp}, {own.nmant}, {kept[0]}, {kept[1]}"
+    return out.of_bits.format(f"jaxcc::reduced_precision<{sizes}>({out.to_bits.format(a)})")
 
 
 def _template(name: str) -> Rule:

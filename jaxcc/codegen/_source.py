@@ -14,6 +14,7 @@ _INCLUDES = """\
 #include "protocol/gather.h"
 #include "protocol/inverse.h"
 #include "protocol/random.h"
+#include "protocol/reductions.h"
 #include "protocol/send.h"
 #include "protocol/total.h"
 """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxcc import _compat
-from jaxcc.codegen._elements import Element, constant, element_of
+from jaxcc.codegen._elements import ELEMENTS, Element, constant, element_of
 from jaxcc.codegen._graph import Constant, Graph, Input, Node, Value
 from jaxcc.codegen._index import (
     COUNTERS,
@@ -24,7 +24,15 @@ from jaxcc.codegen._space import ELEMENT, ROW, TILE, Space
 from jaxcc.codegen._statements import Statements
 from jaxcc.layout import CodegenError
 
-_REDUCED_BY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+# What reduces over the ranks: as XLA's all-reduces, or ("maximum", "minimum") as its reductions.
+_REDUCED_BY = {
+    "sum": "Sum",
+    "prod": "Prod",
+    "max": "RankMax",
+    "min": "RankMin",
+    "maximum": "Max",
+    "minimum": "Min",
+}
 
 # A row's values that are kept must fit on a thread's stack, beside what XLA has there.
 _MOST_KEPT = 1 << 18
@@ -40,7 +48,7 @@ class Writer:
     ) -> None:
         self._space = space
         self._ranks = ranks
-        self._reduction = RULES[_REDUCED_BY[op]]
+        self._op = op
         self._text = Statements(space.sizes, _row_size(graph, needs, space))
         self._homes: dict[_Place, tuple[int, str]] = {}
         self._same: dict[_Place, _Place] = {}
@@ -135,22 +143,21 @@ class Writer:
             for r, owner in enumerate(owners)
         ]
         text = items[0]
-        for item in items[1:]:
-            text = self._combine(text, item, element)
-        text = element.round.format(text) if len(items) > 1 else text
+        if len(items) > 1:
+            text = element.round.format(self._over_ranks(items, element))
         # What does not move with the elements is read once, whichever pass asks first.
         moves = self._space.level(index) == ELEMENT
         self._define(place, number if moves else 0, name, text)
 
-    def _combine(self, a: str, b: str, element: Element) -> str:
-        text = self._reduction(Call((a, b), (element, element), element, {}))
-        if text is None:
+    def _over_ranks(self, items: Sequence[str], element: Element) -> str:
+        if element.kind == "bool" and self._op in ("sum", "prod"):
             raise CodegenError(
                 "CODEGEN_DTYPE",
                 f"elements of dtype {element.dtype} cannot be reduced over the ranks in this way",
                 fixes=("cast to a number with x.astype(jnp.int32) before the collective",),
             )
-        return text
+        function = f"jaxcc::over_ranks<jaxcc::{_REDUCED_BY[self._op]}, {element.compute}>"
+        return f"{function}({', '.join(items)})"
 
     def _moves_with_result(self, index: IndexMap) -> bool:
         return self._space.is_identity(index) and self._space.level(index) == ELEMENT
@@ -223,13 +230,22 @@ class Writer:
         number = max((self._home(place) for place in places), default=0)
         args = [self._use(*place, number) for place in places]
         element = element_of(node.dtype, node.line)
-        if op == "div" and (inverse := _inverse(node.args[1], element)):
+        if op == "div" and (inverse := _inverse(self._known(places[1]), element)):
             rule, args[1] = RULES["mul"], inverse
         elements = tuple(element_of(arg.dtype) for arg in node.args)
         text = rule(Call(tuple(args), elements, element, node.eqn.params, node.output))
         if text is None:
             raise unknown(node, f"it has no form with these parameters for {element.dtype}")
         self._define((node, index), number, name, element.round.format(text))
+
+    def _known(self, place: _Place) -> Constant | None:
+        """The number that a value is everywhere, where that is written in the program."""
+        value, _ = place = self._same.get(place, place)
+        if isinstance(value, Node) and _compat.op_name(value.eqn) == "convert_element_type":
+            (source,) = value.args
+            known = self._known((source, operand_maps(value, place[1])[0]))
+            return known and Constant(np.asarray(known.value).astype(value.dtype), value.dtype)
+        return value if isinstance(value, Constant) else None
 
     def _reduce(self, node: Node, index: IndexMap, place: _Place, name: str) -> None:
         """One number of each row: the pass that has its elements ends with it."""
@@ -316,8 +332,8 @@ def _row_size(graph: Graph, needs: Needs, space: Space) -> int | None:
         if set(axes) != {d for d in space.groups[-1] if shape[d] != 1}:
             raise unknown(
                 node,
-                f"it reduces dimensions {tuple(axes)}; a row is dimensions {space.groups[-1]}, "
-                "the last that no operand is repeated along",
+                f"it reduces dimensions {tuple(axes)}, and a kernel the last ones all together, "
+                f"back to where an operand is repeated along some: here {space.groups[-1]}",
             )
         found = space.sizes[-1]
         if found * 8 > _MOST_KEPT:
@@ -325,17 +341,16 @@ def _row_size(graph: Graph, needs: Needs, space: Space) -> int | None:
     return found
 
 
-def _inverse(divisor: Value, element: Element) -> str | None:
-    """The reciprocal of a divisor that is a known number. XLA multiplies by it: a kernel that did
-    not would differ from the unfused program in the last bit.
+def _inverse(divisor: Constant | None, element: Element) -> str | None:
+    """The reciprocal of a divisor that is a known number. XLA multiplies by it, of bfloat16 in
+    float32: a kernel that divided would differ from the unfused program in the last bits.
     """
-    if not isinstance(divisor, Constant) or element.kind != "float" or element.is_half:
+    if divisor is None or not element.is_float:
         return None
-    kind = np.dtype(element.dtype).type
+    work = ELEMENTS["float32"] if element.dtype == "bfloat16" else element
+    kind = np.dtype(work.dtype).type
     with np.errstate(all="ignore"):
-        inverse = kind(1) / kind(divisor.value)
-    normal = np.isfinite(inverse) and abs(inverse) >= np.finfo(kind).tiny
-    return constant(inverse, element) if normal else None
+        return constant(kind(1) / kind(divisor.value), work)
 
 
 def _slots(roles: Sequence[Role]) -> list[str]:

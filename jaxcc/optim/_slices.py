@@ -4,6 +4,7 @@ the last ranks.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcc import _compat
-from jaxcc.program import own_slice
+from jaxcc.program import extreme, own_slice
 
 # Elements that fill a line of the cache, of any dtype from two bytes on.
 _LINE = 32
@@ -74,8 +75,8 @@ def reduction(kind: str, x: Any) -> jax.Array:
 
 COLLECTIVES: Any = {
     "sum": lax.psum,
-    "max": lax.pmax,
-    "min": lax.pmin,
+    "max": functools.partial(extreme, "maximum"),
+    "min": functools.partial(extreme, "minimum"),
     "and": lax.pmin,
     "or": lax.pmax,
 }

@@ -1,5 +1,6 @@
 """What is computed: the program traced from a function, its text, and how it runs."""
 
+from jaxcc.program._extreme import extreme as extreme
 from jaxcc.program._from_trace import program_of as program_of
 from jaxcc.program._ir import COLLECTIVES as COLLECTIVES
 from jaxcc.program._ir import MOVES as MOVES

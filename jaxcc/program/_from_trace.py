@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutMap, Trace
 from jaxcc.program._ir import Constant, Op, Operand, Program, rename
 
-_INLINED = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "eval_jaxpr", "remat"})
+_INLINED = _compat.CALLS | {"call_hi_primitive"}
 _ALL_REDUCES: Mapping[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
 
@@ -56,6 +58,14 @@ def _type(atom: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
 
 
+def _converted(given: Operand, eqn: Any) -> Constant | None:
+    """The float that a known number is converted to: what divides by it may know it, too."""
+    (out,) = eqn.outvars
+    if not isinstance(given, Constant) or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+        return None
+    return Constant(np.asarray(given.value).astype(out.aval.dtype)) if not out.aval.shape else None
+
+
 class _Builder:
     def __init__(self, taken: Iterable[str]) -> None:
         self.ops: list[Op] = []
@@ -86,6 +96,8 @@ class _Builder:
                 # A type cast for JAX's own checker; running the program puts it back where it is
                 # needed.
                 values[eqn.outvars[0]] = inputs[0]
+            elif kind == "convert_element_type" and (number := _converted(inputs[0], eqn)):
+                values[eqn.outvars[0]] = number
             elif kind in _INLINED:
                 values.update(zip(eqn.outvars, self.inline(eqn, inputs), strict=True))
             elif kind in _ALL_REDUCES and eqn.params.get("axis_index_groups") is None:
@@ -130,12 +142,14 @@ class _Builder:
         return outputs
 
     def inline(self, eqn: Any, inputs: tuple[Operand, ...]) -> list[Operand]:
-        (inner, *_) = _compat.inner_jaxprs(eqn)
+        call = _compat.called(eqn)
+        assert call is not None
+        inner, given = call
         jaxpr = _compat.open_jaxpr(inner)
         values: dict[Any, Operand] = dict(
             zip(jaxpr.constvars, map(Constant, _compat.jaxpr_consts(inner)), strict=True)
         )
-        values.update(zip(jaxpr.invars, inputs, strict=True))
+        values.update(zip(jaxpr.invars, (inputs[n] for n in given), strict=True))
         self.add(jaxpr.eqns, values)
         return [self.operand(atom, values) for atom in jaxpr.outvars]
 

@@ -9,6 +9,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxcc import _compat
+from jaxcc.program._extreme import extreme
 from jaxcc.program._ir import Constant, Op, Operand, Program
 from jaxcc.program._own_slice import own_slice
 from jaxcc.program._rooted import from_root, on_root
@@ -99,8 +100,11 @@ def apply_op(op: Op, given: list[Any], *, label: bool = False, check_vma: bool =
 
 
 def _all_reduce(op: Op, x: Any, label: bool, check_vma: bool) -> Any:
-    reduce = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[op.params["op"]]
-    return reduce(x, op.params["axes"])
+    kind, axes = op.params["op"], op.params["axes"]
+    if kind in ("maximum", "minimum") and not label:
+        return extreme(kind, x, axes)
+    short = {"maximum": "max", "minimum": "min"}.get(kind, kind)
+    return {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[short](x, axes)
 
 
 def _reduce_scatter(op: Op, x: Any, label: bool, check_vma: bool) -> Any:

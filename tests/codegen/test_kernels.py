@@ -183,10 +183,23 @@ def test_reductions_over_ranks(op: str, dtype: str, build: Any) -> None:
     np.testing.assert_allclose(got.astype(float), want, rtol=0.51 * eps, atol=atol)
 
 
-def test_nan_of_any_rank_reaches_the_maximum(build: Any) -> None:
-    run = build(lambda x: x, [f32(4)], [Role.REDUCE], [GATHER], shape=None, ranks=2, op="max")
-    a, b = np.array([[np.nan, 1, -np.inf, 2], [1, np.nan, 3, np.inf]], np.float32)
-    np.testing.assert_array_equal(run([[a, b]], (4,))[0], [np.nan, np.nan, 3, np.inf])
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("max", [1, 1, -np.inf, 0.0, -0.0]),
+        ("min", [1, 1, np.inf, 0.0, -0.0]),
+        ("maximum", [np.nan, np.nan, np.nan, 0.0, 0.0]),
+        ("minimum", [np.nan, np.nan, np.nan, -0.0, -0.0]),
+    ],
+)
+def test_nan_and_zeros_of_ranks(op: str, expected: list[float], build: Any) -> None:
+    """As XLA's all-reduces have them, or as its reductions."""
+    run = build(lambda x: x, [f32(4)], [Role.REDUCE], [GATHER], shape=None, ranks=2, op=op)
+    a = np.array([np.nan, 1, np.nan, 0.0, -0.0], np.float32)
+    b = np.array([1, np.nan, -np.nan, -0.0, 0.0], np.float32)
+    (got,) = run([[a, b]], (5,))
+    np.testing.assert_array_equal(got, np.array(expected, np.float32))
+    np.testing.assert_array_equal(np.signbit(got[3:]), np.signbit(expected[3:]))
 
 
 def test_numbers(build: Any) -> None:

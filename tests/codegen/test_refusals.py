@@ -55,9 +55,12 @@ def test_primitives_that_are_not_pointwise(f: Callable[..., Any], primitive: str
     assert "test_refusals.py" in str(error.value), "the user's line is missing"
 
 
-def test_a_primitive_without_a_form_for_the_dtype() -> None:
-    with pytest.raises(CodegenError, match="reduce_precision") as error:
-        kernel(lambda x: jax.lax.reduce_precision(x, 4, 3), [f32(4)])
+def test_one_element_of_several() -> None:
+    with pytest.raises(CodegenError, match="bitcast_convert_type") as error:
+        kernel(
+            lambda x: jax.lax.bitcast_convert_type(x, "float32"),
+            [jax.ShapeDtypeStruct((3, 4), "uint8")],
+        )
     assert error.value.code == "CODEGEN_PRIMITIVE"
 
 

@@ -149,8 +149,8 @@ def test_a_norm_of_all_through_a_flat_view() -> None:
 
 REDUCTIONS = {
     "sum": (jnp.sum, np.sum, "sum"),
-    "max": (jnp.max, np.max, "max"),
-    "min": (jnp.min, np.min, "min"),
+    "max": (jnp.max, np.max, "maximum"),
+    "min": (jnp.min, np.min, "minimum"),
     "any": (lambda t, axis: jnp.any(t > 1, axis=axis), lambda t, axis: (t > 1).any(axis), "max"),
     "all": (lambda t, axis: jnp.all(t < 1, axis=axis), lambda t, axis: (t < 1).all(axis), "min"),
     "mean": (jnp.mean, np.mean, "sum"),

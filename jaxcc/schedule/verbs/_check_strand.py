@@ -98,6 +98,8 @@ def _check_slices(
         rows = op.kind in REDUCTIONS and op not in totals
         if rows and (op.types[0].shape == () or first.params["dim"] in op.eqn.params["axes"]):
             raise reduces_all(op)
+        if rows:
+            _check_rows(op, op.eqn.invars[0].aval.shape)
     _check_order(program, strand)
     made = {out: op for op in strand.body for out in op.outputs}
     for out in strand.outputs:
@@ -119,16 +121,36 @@ def _sends_gathered(made: dict[str, Op], out: str) -> bool:
 
 def reduces_all(op: Op) -> ScheduleError:
     """A reduction that is neither one of rows nor a total."""
+    other = (f"split along a dimension that '{op.name}' keeps",) if op.types[0].shape else ()
     return ScheduleError(
         "SCHEDULE_NOT_POINTWISE",
         f"fuse: '{op.name}' ({op.kind}) reduces the dimension that the group slices",
         line=op.line,
         because="a kernel reduces rows, and totals that are then all-reduced and read outside",
         fixes=(
+            *other,
             f"put its all-reduce into the group, too, and leave out what reads '{op.name}'",
             f"leave '{op.name}' out of the group",
         ),
     )
+
+
+def _check_rows(op: Op, shape: Sequence[int]) -> None:
+    """What a kernel reduces lies together: it is the last dimensions of an array."""
+    reduced = {d for d in op.eqn.params["axes"] if shape[d] != 1}
+    kept = [d for d, size in enumerate(shape) if size != 1 and d not in reduced]
+    if reduced and kept and min(reduced) < kept[-1]:
+        raise ScheduleError(
+            "SCHEDULE_NOT_POINTWISE",
+            f"fuse: '{op.name}' ({op.kind}) reduces dimensions {tuple(sorted(reduced))} of "
+            f"{tuple(shape)}, and keeps {kept[-1]} behind",
+            line=op.line,
+            because="a kernel reduces rows: the last dimensions of an array, all together",
+            fixes=(
+                "move what is reduced to the end, before the collective, with jnp.moveaxis",
+                f"leave '{op.name}' out of the group",
+            ),
+        )
 
 
 def _check_order(program: Program, strand: Strand) -> None:

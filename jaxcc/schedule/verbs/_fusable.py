@@ -15,7 +15,11 @@ from jaxcc.schedule.verbs._pointwise import POINTWISE
 from jaxcc.schedule.verbs._sliced_dims import REDUCTIONS
 
 # The reductions that kernels make totals by, and what puts the ranks' together.
-_TOTALS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
+_TOTALS = {
+    "reduce_sum": ("sum",),
+    "reduce_max": ("max", "maximum"),
+    "reduce_min": ("min", "minimum"),
+}
 
 
 def is_feeder(op: Op) -> bool:
@@ -84,7 +88,7 @@ def _totals(program: Program, body: Sequence[Op]) -> list[Op]:
         if inner is None:
             continue
         alone = inner.outputs[0] not in program.outputs and program.users(inner.outputs[0]) == [op]
-        if inner.kind not in _TOTALS or _TOTALS[inner.kind] != op.params["op"] or not alone:
+        if op.params["op"] not in _TOTALS.get(inner.kind, ()) or not alone:
             continue
         readers = [reader for reader in body if op.outputs[0] in reader.inputs]
         if readers:

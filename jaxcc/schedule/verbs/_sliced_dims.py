@@ -15,13 +15,14 @@ from jaxcc.schedule.verbs._pointwise import POINTWISE
 
 REDUCTIONS: Mapping[str, str | None] = {
     "reduce_sum": "sum",
-    "reduce_max": "max",
-    "reduce_min": "min",
+    "reduce_max": "maximum",
+    "reduce_min": "minimum",
     "reduce_and": "min",
     "reduce_or": "max",
     "reduce_prod": None,
 }
-"""What puts the ranks' parts of a reduction together; None if no collective does."""
+"""What puts the ranks' parts of a reduction together; None if no collective does. `lax.pmax` leaves
+NaN out, and what stands for the maximum of a whole array must not."""
 
 _Shape = tuple[int, ...]
 

@@ -29,6 +29,13 @@ def fuse[S: Scheduled](schedule: S, *names: str | EllipsisType, name: str) -> S:
     (`ppermute`) goes over other axes than the collectives: what it sends is stored with the ranks
     that receive it, gathered if it is gathered before or after; where nobody sends, it is zero.
 
+    A kernel's numbers are those of the unfused program: arithmetic is rounded as XLA rounds it,
+    other functions are within 4 units in the last place; NaN, infinities and signed zeros are
+    XLA's. So a maximum or minimum over ranks leaves NaN out, as `lax.pmax` does, and one along rows
+    or of a whole tensor keeps it. Sums of half types over ranks are rounded once. Subnormal
+    float32, float64 and bfloat16 numbers count as 0 where a kernel computes, and stay where it only
+    selects; XLA does the same, but flushes or keeps a few more of them in some programs.
+
     Args:
       names: operations; `...` between two stands for all that lies on the way from those before it
         to those after it.
