@@ -79,8 +79,12 @@ class World {
   // A futex on the 32 bits of the cell from `shift` on. False if the caller loses its patience.
   bool sleep(int cell, int shift, uint32_t seen);
   void wake(int cell);
-  // Said where the caller's own state is `known` and nothing else: what it did before is forgotten.
-  void forget(uint64_t known) { me().history = known; }
+  // Said where the caller's own state is `known` and nothing else: what it did before is forgotten,
+  // and it may lose its patience so many times more.
+  void forget(uint64_t known, int impatient = 0) {
+    me().history = known;
+    me().patience = impatient;
+  }
   // Ends the run with a fault unless it holds.
   void check(bool holds, const std::string& fault);
   int thread() const { return running_; }

@@ -124,7 +124,7 @@ Result barriers(const Barriers& how) {
                         "reads the part of another call");
               }
               if (how.second && !flag_barrier(platform, view, 0, ++epoch)) return;
-              w.forget(call);
+              w.forget(call, how.impatient);
             }
           });
         }

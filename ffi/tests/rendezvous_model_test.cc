@@ -132,7 +132,7 @@ Result calls(const Calls& how) {
                   state->good[run], [&](uint64_t) { return said; }, std::memory_order_relaxed);
               w.check(before == 0 || before == static_cast<uint64_t>(said),
                       "good for one rank and not for another");
-              w.forget(run);
+              w.forget(run, how.impatient);
             }
           });
         }
@@ -165,7 +165,7 @@ void check_failures() {
   how.small = true;
   expect("2 ranks that may give up, two executions", calls(how), "");
   how = {};
-  how.impatient = 2;
+  how.impatient = 1;
   how.absent = 1;
   how.executions = 2;
   how.small = true;
