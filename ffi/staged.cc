@@ -12,8 +12,9 @@ namespace {
 constexpr int64_t kOneShotBytes = int64_t{128} << 10;
 // From here on memory is what takes the time, and between two ranks the one-shot moves less of it.
 constexpr int64_t kStreamedBytes = int64_t{24} << 20;
-// What cores pass to each other while it is in their caches.
-constexpr int64_t kWindowBytes = int64_t{128} << 10;
+// What stays in the caches on its way from one core to another. Smaller windows mean more waiting,
+// which is long where ranks share cores with other work.
+constexpr int64_t kWindowBytes = int64_t{512} << 10;
 
 struct Epilogue {
   const Kernel& kernel;

@@ -51,7 +51,7 @@ def _compare(mesh: Any, size: int, loop: bool) -> str:
     inner = max(4, min(1000, (1 << 24) // size)) if loop else 1
     calls = {name: _program(mesh, f, inner) for name, f in BACKENDS.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for name, call in calls.items():
+    for call in calls.values():
         call(given).block_until_ready()
         call(given).block_until_ready()
     repeat = _agreed(mesh, calls["gloo"], given)
@@ -65,9 +65,7 @@ def _compare(mesh: Any, size: int, loop: bool) -> str:
     ratios = np.sort(gloo / ours)
     low, high = ratios[len(ratios) // 4], ratios[-len(ratios) // 4]
     median = np.median(gloo) / np.median(ours)
-    return (
-        f"{np.median(gloo):>10.1f} {np.median(ours):>8.1f} {median:>4.1f} [{low:.1f}-{high:.1f}]"
-    )
+    return f"{np.median(gloo):>10.1f} {np.median(ours):>8.1f} {median:>4.1f} [{low:.1f}-{high:.1f}]"
 
 
 def _program(mesh: Any, f: Callable[[Any], Any], inner: int) -> Any:

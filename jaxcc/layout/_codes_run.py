@@ -321,7 +321,7 @@ _BACKEND = {
         "processes cannot share memory",
         "Ranks in several processes pass data through anonymous memory that one of them makes and "
         "the others open through /proc. The system's message is shown. The processes need one "
-        "user, one container and a /proc, and about a MiB for each rank.",
+        "user, one container and a /proc, and about 2 MiB for each rank.",
     ),
     "SIZE": (
         "more elements than one MPI call counts",

@@ -27,8 +27,9 @@ PROCESS_SHIFT = 20
 
 _SPACE = "jaxcc/"
 
-# An outbox, of operands and results, stays in the caches of a rank and those that read from it.
-_OUTBOX = 1 << 18
+# An outbox, of operands and results, stays in the caches of a rank and those that read from it. A
+# smaller one means more waiting, which is long where ranks share cores with other work.
+_OUTBOX = 1 << 20
 _MAX_OUTBOX = 1 << 28
 
 
