@@ -48,7 +48,7 @@ def fuse(
 
     Returns:
       A transformation whose state is `tx`'s with flat slices, [ceil(size / n)] on each rank; of
-      large parameters (1024 elements on a rank) the next multiple of 32.
+      large parameters (1024 elements on a rank) that n does not divide, the next multiple of 32.
       Without a C++ compiler, or on devices that are not CPU devices of this process, it computes
       the same by XLA's collectives.
 

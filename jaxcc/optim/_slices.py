@@ -21,11 +21,13 @@ _LINE = 32
 def block_size(size: int, ranks: int) -> int:
     """Elements of a flat tensor that one rank owns; the last ranks may own fewer.
 
-    Of large tensors whole lines: where a slice and its part of the whole array begin at different
-    places in a line, a kernel that streams through both takes a tenth longer.
+    Where a slice and its part of the whole array begin at different places in a line, a kernel that
+    streams through both takes a tenth longer; so large tensors that are padded are so to whole
+    lines. What the ranks divide is not: the checker holds its slices to every size of groups.
     """
     even = -(-size // ranks)
-    return even if even < 32 * _LINE else -(-even // _LINE) * _LINE
+    whole = size % ranks == 0 or even < 32 * _LINE
+    return even if whole else -(-even // _LINE) * _LINE
 
 
 def padded(x: Any, ranks: int) -> jax.Array:

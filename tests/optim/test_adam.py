@@ -16,7 +16,15 @@ from jaxcc import _compat
 
 # jaxlib 0.11 crashes on empty arrays in shard_map, with or without jaxcc.
 EMPTY = {"empty": (0, 3)} if _compat.JAX_VERSION >= (0, 12) else {}
-SHAPES = {"a": (7, 3), "b": (5,), "scalar": (), "one": (1,), "big": (90, 257), **EMPTY}
+SHAPES = {
+    "a": (7, 3),
+    "b": (5,),
+    "scalar": (),
+    "one": (1,),
+    "big": (90, 257),
+    "odd": (83, 101),
+    **EMPTY,
+}
 
 
 def randoms(rng: np.random.Generator, lead: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
@@ -82,7 +90,8 @@ def test_agrees_with_optax_and_f64(n: int, form: str) -> None:
         size = int(np.prod(shape))
         flat = np.asarray(state[0].mu[k])
         block = -(-size // n)
-        assert flat.shape == (n * (block if block < 1024 else -(-block // 32) * 32),)
+        whole = size % n == 0 or block < 1024
+        assert flat.shape == (n * (block if whole else -(-block // 32) * 32),)
         assert not flat[size:].any()
         close(flat[:size], wide.m[k].reshape(-1))
 
