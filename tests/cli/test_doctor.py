@@ -55,9 +55,10 @@ def test_this_machine() -> None:
         one["name"] for one in document["probes"]
     ]
     assert {one["room"] for one in probes.values()} == {"machine", "software", "backends"}
-    for name in ("xla in one process", "xla between processes", "host in one process"):
+    for name in ("xla in one process", "host in one process"):
         assert probes[name]["state"] == OK and probes[name]["facts"]["ranks"] == 2
-    assert probes["xla between processes"]["facts"]["processes"] == 2
+    for name in ("xla between processes", "host between processes"):
+        assert probes[name]["state"] == OK and probes[name]["facts"]["processes"] == 2
     assert probes["C++ kernels"]["state"] == OK and probes["C++ kernels"]["facts"]["compile_s"] > 0
     has = {
         "mpi": all(map(importlib.util.find_spec, ("mpi4py", "mpi4jax")))

@@ -53,7 +53,7 @@ def host() -> Answer:
     return _one_process("host")
 
 
-@probe(ROOM, "host between processes", limit_s=_LIMIT_S, optional=("BACKEND_NOT_LOCAL",))
+@probe(ROOM, "host between processes", limit_s=_LIMIT_S)
 def host_processes() -> Answer:
     return _processes("host")
 

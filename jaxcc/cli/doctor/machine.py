@@ -133,7 +133,7 @@ def malloc() -> Answer:
         OFF,
         f"{found}, not tuned",
         "results above 32 MiB that are not donated are mapped anew in every call",
-        ("call jaxcc.tune_malloc() before JAX starts", f"set {TUNABLES}: see the README"),
+        ("call jaxcc.tune_malloc() before JAX starts", "start it by jaxcc run"),
         facts=facts,
     )
 
