@@ -65,7 +65,8 @@ def _check(tx: Any, mesh: Any) -> None:
     problem, fix = "", ""
     if isinstance(tx, FusedTransformation):
         problem, fix = "the transformation is fused already", "fuse the whole chain, once"
-    elif not isinstance(tx, optax.GradientTransformation):
+    # optax has some that are no GradientTransformation, such as MultiSteps.
+    elif not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
         problem = f"{tx!r} is no optax transformation"
         fix = "jaxcc.optim.fuse(optax.adam(1e-3), axis_name=...)"
     elif mesh is not None and not isinstance(mesh, Mesh | AbstractMesh):
