@@ -80,6 +80,7 @@ void Port::end() {
 }
 
 void Port::copy(void* to, const void* from, int64_t bytes, bool past_cache) const {
+  if (bytes == 0) return;  // what is empty may have no address
   if (past_cache) {
     stream(to, from, bytes);
   } else {
