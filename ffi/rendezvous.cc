@@ -103,9 +103,11 @@ void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
 }
 
 void Group::mark_failed(int64_t run, const std::string& why) {
-  std::lock_guard lock(why_mutex_);
-  // What is abandoned because of an error says that error already.
-  if (failed_run_.load(std::memory_order_relaxed) != run) why_ = why;
+  {
+    std::lock_guard lock(why_mutex_);
+    // What is abandoned because of an error says that error already.
+    if (std::exchange(why_run_, run) != run) why_ = why;
+  }
   failed_run_.store(run, std::memory_order_seq_cst);
 }
 

@@ -76,6 +76,7 @@ class Group {
   bool stream_ = false;
   std::atomic<int64_t> failed_run_{-1};
   mutable std::mutex why_mutex_;
+  int64_t why_run_ = -1;
   std::string why_;  // the first error of that run
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<int> sleepers_{0};
