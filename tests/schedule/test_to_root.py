@@ -174,10 +174,13 @@ def made() -> Schedule:
 
 
 def test_split_refuses() -> None:
-    for root in (2, -1, 0.0, True):
+    for root in (2, -1):
         with refused("SCHEDULE_ARGUMENT.*the ranks of 'tp' are 0 to 1"):
+            made().split("total", policy="reduce-broadcast", root=root)
+    for root in (0.0, True):
+        with refused(f"SCHEDULE_ARGUMENT.*root is {root}, not int"):
             made().split("total", policy="reduce-broadcast", root=root)  # pyright: ignore[reportArgumentType]
-    with refused("SCHEDULE_ARGUMENT.*policy is 'ring'; there are reduce-scatter, reduce-broadcast"):
+    with refused("SCHEDULE_ARGUMENT.*policy is 'ring', not 'reduce-scatter' or 'reduce-broadcast'"):
         made().split("total", policy="ring")  # pyright: ignore[reportArgumentType]
     with refused("SCHEDULE_ARGUMENT.*slices no dimension"):
         made().split("total", policy="reduce-broadcast", dim=0)
