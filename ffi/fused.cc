@@ -208,15 +208,12 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   for (size_t i = 0; i < spans.size(); ++i) spans[i].data = buffers[i];
   call->residents[ordinal].seen(spans);
   if (seat->port) {
-    const Status status = call->staged.run(*seat->port, *place, buffers.data(), call->stream);
-    return status.failure == Failure::kNone ? ffi::Error::Success() : failure(status);
+    return outcome(call->staged.run(*seat->port, *place, buffers.data(), call->stream));
   }
   Participant rank(*seat->group, seat->number,
                    {call->signature, run.run_id, buffers.data(), call->stream, call, *place});
-  if (two_shot(rank, call->epilogue, rank.view(), call->signature->geometry)) {
-    return ffi::Error::Success();
-  }
-  return failure(rank.status());
+  two_shot(rank, call->epilogue, rank.view(), call->signature->geometry);
+  return outcome(rank.status());
 }
 
 }  // namespace
@@ -246,13 +243,7 @@ XLA_FFI_Error* instantiate_fused(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* execute_fused(XLA_FFI_CallFrame* frame) {
-  static const auto handler = ffi::Ffi::Bind()
-                                  .Ctx<ffi::State<FusedCall>>()
-                                  .Ctx<ffi::DeviceOrdinal>()
-                                  .Ctx<ffi::RunId>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .To(guarded(execute));
+  static const auto handler = execution(execute);
   return handler->Call(frame);
 }
 

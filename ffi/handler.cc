@@ -45,7 +45,8 @@ ffi::Error invalid(const std::string& op, const std::string& what) {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, "[BACKEND_ARGUMENT] " + op + ": " + what);
 }
 
-ffi::Error failure(const Status& status) {
+ffi::Error outcome(const Status& status) {
+  if (status.failure == Failure::kNone) return ffi::Error::Success();
   return ffi::Error(code_of(status.failure), status.message);
 }
 
@@ -109,7 +110,7 @@ ffi::Error Seats::stranger(const std::string& op, int32_t device, int64_t run) c
     if (seat.group) seat.group->spoil(run, status.message);
     if (seat.port) seat.port->channel().close(status);
   }
-  return failure(status);
+  return outcome(status);
 }
 
 }  // namespace jaxcc

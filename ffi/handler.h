@@ -19,8 +19,8 @@ namespace jaxcc {
 
 xla::ffi::Error invalid(const std::string& op, const std::string& what);
 
-// Why a rank's collective failed.
-xla::ffi::Error failure(const Status& status);
+// How a rank's collective ended, as XLA is told.
+xla::ffi::Error outcome(const Status& status);
 
 // Buffers larger than this do not stay in the cache.
 int64_t cache_bytes();
@@ -109,6 +109,20 @@ auto guarded(F function) {
                              std::string("[BACKEND_INTERNAL] ") + problem.what());
     }
   };
+}
+
+// The handler that runs a collective: `execute` gets what instantiate left, the device, the
+// execution, operands and results.
+template <class Call>
+auto execution(xla::ffi::Error (*execute)(Call*, int32_t, xla::ffi::RunId, xla::ffi::RemainingArgs,
+                                          xla::ffi::RemainingRets)) {
+  return xla::ffi::Ffi::Bind()
+      .template Ctx<xla::ffi::State<Call>>()
+      .template Ctx<xla::ffi::DeviceOrdinal>()
+      .template Ctx<xla::ffi::RunId>()
+      .RemainingArgs()
+      .RemainingRets()
+      .To(guarded(execute));
 }
 
 }  // namespace jaxcc

@@ -79,13 +79,12 @@ ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::Remainin
   if (y.size_bytes() >= kHugePageBytes) use_huge_pages(y.untyped_data(), y.size_bytes());
   void* const buffers[] = {x.untyped_data(), y.untyped_data()};
   if (seat->port) {
-    const Status status = run_staged(*seat->port, *place, signature, buffers, call->stream);
-    return status.failure == Failure::kNone ? ffi::Error::Success() : failure(status);
+    return outcome(run_staged(*seat->port, *place, signature, buffers, call->stream));
   }
   Participant rank(*seat->group, seat->number,
                    {&signature, run.run_id, buffers, call->stream, call, *place});
-  if (move_all(rank, rank.view(), signature.moves)) return ffi::Error::Success();
-  return failure(rank.status());
+  move_all(rank, rank.view(), signature.moves);
+  return outcome(rank.status());
 }
 
 }  // namespace
@@ -111,13 +110,7 @@ XLA_FFI_Error* instantiate_move(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* execute_move(XLA_FFI_CallFrame* frame) {
-  static const auto handler = ffi::Ffi::Bind()
-                                  .Ctx<ffi::State<MoveCall>>()
-                                  .Ctx<ffi::DeviceOrdinal>()
-                                  .Ctx<ffi::RunId>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .To(guarded(execute));
+  static const auto handler = execution(execute);
   return handler->Call(frame);
 }
 
