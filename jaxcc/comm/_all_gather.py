@@ -53,8 +53,7 @@ class AllGather(Collective):
 
     def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
         if is_replicated(cotangent, group):
-            mine = own_block(cotangent, self.dim, group)
-            return mine if self.tiled else mine.squeeze(self.dim)
+            return own_block(cotangent, self.dim, self.tiled, group)
         return again("reduce_scatter", cotangent, dim=self.dim, tiled=self.tiled)
 
 

@@ -48,13 +48,14 @@ class AllToAll(Collective):
         return _lax.all_to_all(x, group.axes, split, concat, tiled=self.tiled)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
-        if self.tiled:
-            return exchanged(shape, self.split_dim, self.concat_dim, ranks)
-        # The block is one element of `split_dim`, which the result has at `concat_dim` instead.
         split, concat = (dim % len(shape) for dim in (self.split_dim, self.concat_dim))
-        rest = [size for dim, size in enumerate(shape) if dim != split]
-        parts = (*rest[:concat], 1, *rest[concat:])
-        made = resized(parts, self.concat_dim, ranks)
+        size = shape[split] // ranks
+        parts = resized(shape, split, size)
+        if not self.tiled:
+            # The block is one element of `split_dim`, which the result has at `concat_dim` instead.
+            rest = [extent for dim, extent in enumerate(shape) if dim != split]
+            parts = (*rest[:concat], 1, *rest[concat:])
+        made = resized(parts, concat, parts[concat] * ranks)
         return [
             one
             for target in range(ranks)
@@ -63,8 +64,8 @@ class AllToAll(Collective):
                 source,
                 target,
                 parts,
-                block(shape, self.split_dim, target, 1),
-                block(made, self.concat_dim, source, 1),
+                block(shape, split, target * size, size),
+                block(made, concat, source * parts[concat], parts[concat]),
             )
         ]
 
@@ -76,25 +77,6 @@ class AllToAll(Collective):
             concat_dim=self.split_dim,
             tiled=self.tiled,
         )
-
-
-def exchanged(shape: Sequence[int], split: int, concat: int, ranks: int) -> list[Move]:
-    """The moves of a tiled all-to-all."""
-    size = shape[split] // ranks
-    parts = resized(shape, split, size)
-    made = resized(parts, concat, parts[concat] * ranks)
-    return [
-        one
-        for target in range(ranks)
-        for source in range(ranks)
-        for one in move(
-            source,
-            target,
-            parts,
-            block(shape, split, target * size, size),
-            block(made, concat, source * parts[concat], parts[concat]),
-        )
-    ]
 
 
 @collective

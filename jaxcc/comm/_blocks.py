@@ -11,6 +11,7 @@ from jax import lax
 
 from jaxcc._compat import varying_axes
 from jaxcc.comm._call import Group, checks_varying, varying
+from jaxcc.comm._parameters import begins_of
 from jaxcc.runtime import ZEROS, Move, Side
 
 # JAX has types for some of its functions only.
@@ -62,13 +63,26 @@ def zeros(
         yield from move(ZEROS, target, resized(shape, dim, size), place, place)
 
 
-def own_block(x: jax.Array, dim: int, group: Group) -> jax.Array:
-    """The rank's block of dimension `dim` of what all ranks hold."""
+def scattered(shape: Sequence[int], counts: Sequence[int], dim: int, source: int) -> list[Move]:
+    """Each rank's part of dimension `dim` of what `source` has, and zeros up to the largest."""
+    made = resized(shape, dim, max(counts))
+    found: list[Move] = []
+    for r, (begin, size) in enumerate(zip(begins_of(counts), counts, strict=True)):
+        at, to = block(shape, dim, begin, size), block(made, dim, 0, size)
+        found += move(source, r, resized(shape, dim, size), at, to)
+        found += zeros(r, made, dim, size)
+    return found
+
+
+def own_block(x: jax.Array, dim: int, tiled: bool, group: Group) -> jax.Array:
+    """The rank's block of dimension `dim` of what all ranks hold; the block is one element, and the
+    result does not have the dimension, unless `tiled`."""
     size = x.shape[dim] // group.ranks
     if checks_varying(group.axes):
         x = varying(x, group.axes)
     begin = _lax.axis_index(group.axes) * size
-    return _lax.dynamic_slice_in_dim(x, begin, size, axis=dim % x.ndim)
+    mine = _lax.dynamic_slice_in_dim(x, begin, size, axis=dim % x.ndim)
+    return mine if tiled else mine.squeeze(dim)
 
 
 def same_on_all(group: Group) -> str:

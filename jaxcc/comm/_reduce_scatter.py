@@ -10,11 +10,11 @@ import jax
 from jax import lax
 from jax.sharding import Mesh
 
-from jaxcc.comm._blocks import block, move, own_block, resized, whole, zeros
+from jaxcc.comm._blocks import own_block, scattered
 from jaxcc.comm._call import AxisName, Group
 from jaxcc.comm._carry import carry_each
 from jaxcc.comm._collective import Again, collective
-from jaxcc.comm._parameters import begins_of, counts_of, dim_of, divided, sized
+from jaxcc.comm._parameters import counts_of, dim_of, divided, sized
 from jaxcc.comm._reduction import Reduction, checked_op, reduced
 from jaxcc.comm._table import Table
 from jaxcc.comm._uneven import own_part
@@ -38,20 +38,13 @@ class ReduceScatter(Reduction):
         return cls(checked_op(cls.name, op), place, tiled)
 
     def in_lax(self, x: jax.Array, group: Group) -> jax.Array:
-        dim = self.dim % x.ndim
         if self.op == "sum":
+            dim = self.dim % x.ndim
             return _lax.psum_scatter(x, group.axes, scatter_dimension=dim, tiled=self.tiled)
-        mine = own_block(reduced(x, self.op, group), self.dim, group)
-        return mine if self.tiled else mine.squeeze(dim)
+        return own_block(reduced(x, self.op, group), self.dim, self.tiled, group)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
-        size = shape[self.dim] // ranks
-        made = resized(shape, self.dim, size)
-        return [
-            one
-            for r in range(ranks)
-            for one in move(EVERYONE, r, made, block(shape, self.dim, r * size, size), whole(made))
-        ]
+        return scattered(shape, (shape[self.dim] // ranks,) * ranks, self.dim, EVERYONE)
 
     def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
         return again("all_gather", cotangent, dim=self.dim, tiled=self.tiled)
@@ -74,14 +67,7 @@ class ReduceScatterV(Reduction):
         return own_part(reduced(x, self.op, group), self.counts, self.dim, group)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
-        made = resized(shape, self.dim, max(self.counts))
-        found: list[Move] = []
-        for r, (begin, size) in enumerate(zip(begins_of(self.counts), self.counts, strict=True)):
-            at = block(shape, self.dim, begin, size)
-            to = block(made, self.dim, 0, size)
-            found += move(EVERYONE, r, resized(shape, self.dim, size), at, to)
-            found += zeros(r, made, self.dim, size)
-        return found
+        return scattered(shape, self.counts, self.dim, EVERYONE)
 
     def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
         return again("all_gather_v", cotangent, counts=self.counts, dim=self.dim)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import jax
 from jax.sharding import Mesh
 
-from jaxcc.comm._blocks import block, move, own_block, resized, zeros
+from jaxcc.comm._blocks import own_block, scattered
 from jaxcc.comm._call import AxisName, Group
 from jaxcc.comm._carry import carry_each
 from jaxcc.comm._collective import Again, Collective, collective
-from jaxcc.comm._parameters import begins_of, counts_of, dim_of, divided, root_of, sized
+from jaxcc.comm._parameters import counts_of, dim_of, divided, root_of, sized
 from jaxcc.comm._root import from_root
 from jaxcc.comm._table import Table
 from jaxcc.comm._uneven import own_part
@@ -35,12 +35,10 @@ class Scatter(Collective):
         return cls(root_of(cls.name, root, ranks), place, tiled)
 
     def in_lax(self, x: jax.Array, group: Group) -> jax.Array:
-        mine = own_block(from_root(x, self.root, group), self.dim, group)
-        return mine if self.tiled else mine.squeeze(self.dim)
+        return own_block(from_root(x, self.root, group), self.dim, self.tiled, group)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
-        counts = (shape[self.dim] // ranks,) * ranks
-        return ScatterV(counts, self.root, self.dim).moves(shape, ranks)
+        return scattered(shape, (shape[self.dim] // ranks,) * ranks, self.dim, self.root)
 
     def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
         return again("gather", cotangent, root=self.root, dim=self.dim, tiled=self.tiled)
@@ -64,13 +62,7 @@ class ScatterV(Collective):
         return own_part(from_root(x, self.root, group), self.counts, self.dim, group)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
-        made = resized(shape, self.dim, max(self.counts))
-        found: list[Move] = []
-        for r, (begin, size) in enumerate(zip(begins_of(self.counts), self.counts, strict=True)):
-            at, to = block(shape, self.dim, begin, size), block(made, self.dim, 0, size)
-            found += move(self.root, r, resized(shape, self.dim, size), at, to)
-            found += zeros(r, made, self.dim, size)
-        return found
+        return scattered(shape, self.counts, self.dim, self.root)
 
     def back(self, cotangent: jax.Array, group: Group, again: Again) -> jax.Array:
         return again("gather_v", cotangent, counts=self.counts, root=self.root, dim=self.dim)
