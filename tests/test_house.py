@@ -15,6 +15,7 @@ FLOOR = {
     "compat": 0,
     "layout": 1,
     "program": 2,
+    "settings": 2,
     "codegen": 3,
     "runtime": 3,
     "launch": 3,
@@ -29,7 +30,7 @@ FLOOR = {
     "cli": 8,
 }
 FILES = {"_compat": "compat", "_version": "compat", "__main__": "cli"}
-FILES |= {"_coordination": "compat"}
+FILES |= {"_coordination": "compat", "_settings": "settings"}
 PRIVATE_JAX = ("jax._src", "jax.extend", "jaxlib")
 SOURCES = [
     "jaxcc/**/*.py",

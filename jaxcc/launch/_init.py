@@ -12,10 +12,10 @@ from dataclasses import replace
 import jax
 
 from jaxcc import _compat
+from jaxcc._settings import timeout_s
 from jaxcc.launch._clusters import Place, find_place
 from jaxcc.launch._exit import finish_at_exit
 from jaxcc.launch._meeting import LOOPBACK, Missed, meet
-from jaxcc.launch._settings import timeout_s
 from jaxcc.layout import BackendError
 
 _NAME_ONE = "set JAXCC_COORDINATOR=HOST:PORT, the same for all, with JAXCC_RANK and JAXCC_RANKS"

@@ -75,8 +75,8 @@ def _set_path(folder: str) -> None:
 def _join(seat: Seat, launcher: Launcher) -> None:
     """Makes JAX know of the other ranks, when all have come so far."""
     from jaxcc import _compat
+    from jaxcc._settings import timeout_s
     from jaxcc.launch._exit import finish_at_exit
-    from jaxcc.launch._settings import timeout_s
 
     limit = timeout_s()
     answer = launcher.ask(ARRIVED, limit)

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxcc import _compat
+from jaxcc._settings import timeout_s
 from jaxcc._version import __version__
 from jaxcc.layout import BackendError
 from jaxcc.runtime._native import native
@@ -168,7 +169,7 @@ def _store() -> _compat.KeyValueStore:
 
 def _read(key: str, process: int, op: str) -> str:
     """What another process has stored, or will have within the limit of time."""
-    limit = float(os.environ.get("JAXCC_TIMEOUT_S") or 300)
+    limit = timeout_s()
     try:
         return _store().blocking_key_value_get(_SPACE + key, int(1000 * limit))
     except Exception as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxcc._settings import timeout_s
 from jaxcc.comm._call import Call
 from jaxcc.layout import BackendError
 
@@ -42,7 +43,7 @@ def agree(call: Call, comm: Any) -> None:
 
 
 def _wait(request: Any, call: Call) -> None:
-    limit = _seconds("JAXCC_TIMEOUT_S", 300)
+    limit = timeout_s()
     deadline = time.monotonic() + limit
     while not request.Test():
         if time.monotonic() > deadline:
@@ -59,11 +60,3 @@ def _flag(name: str) -> bool:
     if value not in ("0", "1"):
         raise BackendError("BACKEND_SETTING", f"{name} is {value!r}; it takes 0 or 1")
     return value == "1"
-
-
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name, str(default))
-    try:
-        return float(text)
-    except ValueError:
-        raise BackendError("BACKEND_SETTING", f"{name} is {text!r}, not seconds") from None
