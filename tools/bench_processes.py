@@ -9,7 +9,7 @@ one all-reduce in a loop within a program, which both sides share.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,8 +32,12 @@ SECONDS = 0.05  # of one round, about
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="bytes (1 KiB to 64 MiB)")
+    sizes = parser.parse_args().sizes
     mesh = jax.make_mesh((jax.device_count(),), ("r",), axis_types=(AxisType.Auto,))
-    sizes = [int(text) for text in sys.argv[1:]] or SIZES
     if jax.process_index() == 0:
         print(f"{'bytes':>9} {'gloo call':>10} {'jaxcc':>8} {'x':>12}", end="")
         print(f" {'gloo loop':>12} {'jaxcc':>8} {'x':>12}")

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
+from ranks import mesh_of, run
 
 from jaxcc import comm
 from jaxcc.layout import BackendError, JaxccError
@@ -21,24 +21,6 @@ NUMPY = {"sum": np.sum, "mean": np.mean, "prod": np.prod, "max": np.max, "min": 
 SHAPES = [(), (0,), (3, 0), (7,), (33, 5)]
 HOST_DTYPES = ["float32", "float16", "bfloat16", "int32", "uint32", "bool"]
 BACKENDS = ["xla", "host"]
-
-
-def mesh_of(*sizes: int) -> Mesh:
-    names = tuple("rs"[: len(sizes)])
-    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
-
-
-def run(f: Callable, *xs: np.ndarray, mesh: Mesh, check_vma: bool = True) -> Any:
-    """`f` of each rank's part (dimension 0 is over ranks); every rank's results, stacked."""
-
-    def per_rank(*parts: jax.Array) -> Any:
-        results = f(*(part[0] for part in parts))
-        return jax.tree.map(lambda y: jnp.asarray(y)[None], results)
-
-    axes = P(mesh.axis_names)
-    return quick.jit(
-        jax.shard_map(per_rank, mesh=mesh, in_specs=axes, out_specs=axes, check_vma=check_vma)
-    )(*xs)
 
 
 def operand(rng: np.random.Generator, ranks: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:

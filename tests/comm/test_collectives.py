@@ -3,7 +3,6 @@
 import functools
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 import quick
 from collectives import MOVING, NUMPY, REDUCING, random_array, random_call
-from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
+from ranks import mesh_of, run
 
 from jaxcc import comm
 from jaxcc.layout import JaxccError
@@ -26,24 +25,6 @@ DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32)]
 WIDE = ["float64", "complex128", "int64", "uint64"]
 # XLA's CPU backend adds up 16-bit floats with their own precision.
 TOLERANCE = {"float16": 0.02, "bfloat16": 0.1}
-
-
-def mesh_of(*sizes: int) -> Mesh:
-    names = tuple("rs"[: len(sizes)])
-    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
-
-
-def run(f: Callable, *xs: Any, mesh: Mesh, check_vma: bool = True) -> Any:
-    """`f` of each rank's part (dimension 0 is over ranks); every rank's results, stacked."""
-
-    def per_rank(*parts: jax.Array) -> Any:
-        results = f(*(part[0] for part in parts))
-        return jax.tree.map(lambda y: jnp.asarray(y)[None], results)
-
-    axes = P(mesh.axis_names)
-    return quick.jit(
-        jax.shard_map(per_rank, mesh=mesh, in_specs=axes, out_specs=axes, check_vma=check_vma)
-    )(*xs)
 
 
 def expect(actual: Any, wanted: np.ndarray, dtype: str) -> None:

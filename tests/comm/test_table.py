@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
+from ranks import mesh_of
 
 from jaxcc import comm
 from jaxcc.comm._table import default_table
@@ -27,10 +27,6 @@ def table_of(rows: Any, ranks: str = "2", dtype_class: str = "float", **top: Any
 
 def parse(rows: Any, **options: Any) -> comm.Table:
     return comm.Table.parse(table_of(rows, **options), "t.json")
-
-
-def mesh_of(ranks: int) -> Mesh:
-    return jax.make_mesh((ranks,), ("r",), axis_types=(AxisType.Auto,))
 
 
 def chosen(table: comm.Table | None, nbytes: int, ranks: int = 2, dtype: Any = jnp.float32) -> str:
