@@ -30,7 +30,7 @@ struct Places {
   int64_t common() const {
     return flags() + pages(ranks * ranks * Channel::kSlots * int64_t{sizeof(Flag)});
   }
-  int64_t outboxes(int64_t rank) const { return common() + rank * Channel::kSlots * outbox; }
+  int64_t outboxes(int64_t rank) const { return common() + Outboxes::size(rank, outbox); }
   int64_t bytes() const { return outboxes(ranks); }
 };
 
@@ -57,6 +57,7 @@ Channel::Channel(std::unique_ptr<Segment> segment, Members members, int64_t proc
       process_(process),
       timeout_(timeout),
       header_(reinterpret_cast<Header*>(segment_->data())),
+      outboxes_(segment_->data() + places_of(members_).outboxes(0), ranks(), members_.outbox),
       ports_(members_.devices.size()) {
   static_assert(sizeof(Header) <= kPage);
   const Places places = places_of(members_);
@@ -64,9 +65,6 @@ Channel::Channel(std::unique_ptr<Segment> segment, Members members, int64_t proc
   for (int rank = 0; rank < ranks(); ++rank) {
     states_.push_back(reinterpret_cast<RankState*>(data + kPage + rank * pages(sizeof(RankState))));
     flags_.push_back(reinterpret_cast<Flag*>(data + places.flags()) + rank * ranks() * kSlots);
-    for (int slot = 0; slot < kSlots; ++slot) {
-      outboxes_.push_back(data + places.outboxes(rank) + slot * members_.outbox);
-    }
   }
 }
 
@@ -111,12 +109,13 @@ std::unique_ptr<Channel> Channel::attach(Members members, int64_t process,
   return problem->empty() ? std::move(channel) : nullptr;
 }
 
-// Takes this process's ranks' places. Their outboxes get memory where the ranks run.
+// Takes this process's ranks' places, and gives each its share of the outboxes from memory near it.
 std::string Channel::open() {
   const Places places = places_of(members_);
   for (int rank = 0; rank < ranks(); ++rank) {
     if (!is_local(rank)) continue;
-    std::string problem = segment_->reserve(places.outboxes(rank), kSlots * members_.outbox);
+    std::string problem =
+        segment_->reserve(places.outboxes(rank), Outboxes::size(1, members_.outbox));
     if (problem.empty()) problem = segment_->hold(rank);
     if (!problem.empty()) return problem;
     ports_[rank] = std::make_unique<Port>(*this, rank);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "outboxes.h"
 #include "protocol/peer_view.h"
 #include "segment.h"
 #include "status.h"
@@ -38,8 +39,8 @@ class Port;
 
 class Channel {
  public:
-  // Ranks alternate between two flags and two outboxes: one is read while the other is written.
-  static constexpr int32_t kSlots = 2;
+  // Ranks alternate between two flags as between two outboxes.
+  static constexpr int32_t kSlots = Outboxes::kSlots;
 
   // What a rank tells the others.
   struct RankState {
@@ -72,7 +73,8 @@ class Channel {
   Port& port(int rank) const { return *ports_[rank]; }
 
   RankState& state(int rank) const { return *states_[rank]; }
-  char* outbox(int rank, uint32_t slot) const { return outboxes_[rank * kSlots + slot % kSlots]; }
+  // Where a rank writes in an epoch.
+  char* outbox(int rank, uint32_t epoch) const { return outboxes_.of(rank, epoch); }
   Flag* const* flags() const { return flags_.data(); }
   uint32_t first_epoch() const;
 
@@ -107,9 +109,9 @@ class Channel {
   const int64_t process_;
   const std::chrono::nanoseconds timeout_;
   Header* header_;
+  const Outboxes outboxes_;
   std::vector<RankState*> states_;
   std::vector<Flag*> flags_;
-  std::vector<char*> outboxes_;
   std::vector<std::unique_ptr<Port>> ports_;  // null for ranks of other processes
 };
 
