@@ -7,6 +7,7 @@
 #include "handler.h"
 #include "kernels.h"
 #include "pages.h"
+#include "participant.h"
 #include "staged.h"
 
 namespace jaxcc {
@@ -42,10 +43,26 @@ struct FusedCall {
   std::vector<Span> watched;  // sizes of the operands, then of the results; empty if all are small
   std::vector<size_t> fresh;  // large results that are no operand's buffer
   bool stream = false;
-  StagedKernel staged;  // for seats at ports
+  StagedKernel staged;     // for seats at ports, or
+  bool exchanges = false;  // in groups
 
   void look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
-  void stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets);
+  bool rather_exchanges(const std::vector<void*>& buffers) const;
+  std::string stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, int64_t outbox);
+
+  // Calls f(tensor, b, reach) for each tensor's operands and results, where b is the place in the
+  // list that abi.h gives.
+  template <class F>
+  void each_buffer(const F& f) const {
+    for (const Tensor& tensor : signature->tensors) {
+      const Kind& kind = signature->kinds[tensor.kind];
+      for (int32_t k = 0; k < kind.operands + kind.results; ++k) {
+        const bool read = k < kind.operands;
+        f(tensor, read ? tensor.first_operand + k : tensor.first_result + k - kind.operands,
+          reach[tensor.kind][k]);
+      }
+    }
+  }
 };
 
 ffi::TypeId FusedCall::id = XLA_FFI_UNKNOWN_TYPE_ID;
@@ -53,12 +70,14 @@ ffi::TypeId FusedCall::id = XLA_FFI_UNKNOWN_TYPE_ID;
 // Checks the results' sizes, and decides which need huge pages and whether to store past the cache.
 void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets) {
   std::unordered_set<const void*> read;
+  std::vector<void*> buffers;
   size_t bytes = 0;
-  for (size_t i = 0; i < args.size(); ++i) {
+  for (size_t i = kPlace + 1; i < args.size(); ++i) {
     const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
     read.insert(buffer.untyped_data());
+    buffers.push_back(buffer.untyped_data());
     bytes += buffer.size_bytes();
-    if (i > kPlace) watched.push_back({nullptr, buffer.size_bytes()});
+    watched.push_back({nullptr, buffer.size_bytes()});
   }
   const Geometry& geometry = signature->geometry;
   size_t t = 0;
@@ -79,17 +98,37 @@ void FusedCall::look(const ffi::RemainingArgs& args, const ffi::RemainingRets& r
                 std::to_string(tensor.outer * tensor.block);
     }
     watched.push_back({nullptr, buffer.size_bytes()});
+    buffers.push_back(buffer.untyped_data());
     if (read.count(buffer.untyped_data())) continue;
     bytes += buffer.size_bytes();
     if (buffer.size_bytes() >= kHugePageBytes) fresh.push_back(i);
   }
+  if (seats.has_ports()) {
+    problem = stage(args, rets, outbox);
+  } else if (seats.outbox_bytes() > 0 && rather_exchanges(buffers)) {
+    exchanges = stage(args, rets, seats.outbox_bytes()).empty();
+  }
   if (bytes < kHugePageBytes) watched.clear();
   stream = static_cast<int64_t>(bytes) * geometry.teams * geometry.ranks > cache_bytes();
-  if (seats.has_ports()) stage(args, rets);
 }
 
-// Says how buffers go through channels.
-void FusedCall::stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets) {
+bool FusedCall::rather_exchanges(const std::vector<void*>& buffers) const {
+  const std::unordered_set<void*> written(buffers.begin() + operands, buffers.end());
+  int64_t tensors = 0, bytes = 0;
+  bool in_place = true;
+  each_buffer([&](const Tensor&, int32_t b, int32_t its) {
+    if (its == kOwner || its == kTotal) return;
+    ++tensors;
+    bytes += static_cast<int64_t>(watched[b].bytes);
+    if (b < static_cast<int32_t>(operands)) in_place &= written.count(buffers[b]) > 0;
+  });
+  return Exchanger::pays(tensors, bytes, in_place);
+}
+
+// Says how buffers go through outboxes of so many bytes. Returns why they cannot, or an empty
+// string.
+std::string FusedCall::stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                             int64_t outbox) {
   std::vector<Buffer> buffers;
   std::vector<int64_t> counts;  // elements
   const auto add = [&](const ffi::AnyBuffer& buffer) {
@@ -98,25 +137,20 @@ void FusedCall::stage(const ffi::RemainingArgs& args, const ffi::RemainingRets& 
   };
   for (size_t i = kPlace + 1; i < args.size(); ++i) add(*args.get<ffi::AnyBuffer>(i));
   for (size_t i = 1; i < rets.size(); ++i) add(**rets.get<ffi::AnyBuffer>(i));
-  for (const Tensor& tensor : signature->tensors) {
-    const Kind& kind = signature->kinds[tensor.kind];
-    for (int32_t k = 0; k < kind.operands + kind.results; ++k) {
-      const int32_t b =
-          k < kind.operands ? tensor.first_operand + k : tensor.first_result + k - kind.operands;
-      const int32_t its = buffers[b].reach = reach[tensor.kind][k];
-      const bool whole = its == kTeam || its == kReceivers;
-      const bool fits = whole              ? counts[b] == tensor.outer * tensor.extent
-                        : its == kReceiver ? counts[b] == tensor.outer * tensor.block
-                        : its == kTotal    ? counts[b] == 1
-                                           : true;
-      if (!fits) {
-        problem = "buffer " + std::to_string(b) + " has " + std::to_string(counts[b]) +
-                  " elements, which does not fit what it is for";
-        return;
-      }
-    }
-  }
-  problem = staged.plan(*signature, epilogue.kernel, std::move(buffers), outbox);
+  std::string misfit;
+  each_buffer([&](const Tensor& tensor, int32_t b, int32_t its) {
+    buffers[b].reach = its;
+    const bool whole = its == kTeam || its == kReceivers;
+    const bool fits = whole              ? counts[b] == tensor.outer * tensor.extent
+                      : its == kReceiver ? counts[b] == tensor.outer * tensor.block
+                      : its == kTotal    ? counts[b] == 1
+                                         : true;
+    if (fits) return;
+    misfit = "buffer " + std::to_string(b) + " has " + std::to_string(counts[b]) +
+             " elements, which does not fit what it is for";
+  });
+  if (!misfit.empty()) return misfit;
+  return staged.plan(*signature, epilogue.kernel, std::move(buffers), outbox);
 }
 
 namespace {
@@ -210,8 +244,12 @@ ffi::Error execute(FusedCall* call, int32_t device, ffi::RunId run, ffi::Remaini
   if (seat->port) {
     return outcome(call->staged.run(*seat->port, *place, buffers.data(), call->stream));
   }
-  Participant rank(*seat->group, seat->number,
-                   {call->signature, run.run_id, buffers.data(), call->stream, call, *place});
+  const Call mine{call->signature, run.run_id, buffers.data(), call->stream, call, *place};
+  if (call->exchanges) {
+    Exchanger rank(*seat->group, seat->number, mine);
+    return outcome(call->staged.run(rank, buffers.data(), call->stream));
+  }
+  Participant rank(*seat->group, seat->number, mine);
   two_shot(rank, call->epilogue, rank.view(), call->signature->geometry);
   return outcome(rank.status());
 }

@@ -22,7 +22,10 @@ Group& group_of(std::vector<int64_t> devices) {
   static auto& groups = *new std::map<std::vector<int64_t>, std::unique_ptr<Group>>;
   std::lock_guard lock(mutex);
   std::unique_ptr<Group>& group = groups[devices];
-  if (!group) group = std::make_unique<Group>(std::move(devices), time_limit());
+  if (!group) {
+    const int64_t outbox = Exchanger::fits(devices.size()) ? Exchanger::kOutboxBytes : 0;
+    group = std::make_unique<Group>(std::move(devices), time_limit(), outbox);
+  }
   return *group;
 }
 
@@ -90,6 +93,7 @@ std::string Seats::take(ffi::Span<const int64_t> devices, int64_t ranks, int64_t
              "the program here instead of loading an old executable";
     }
     has_ports_ |= channel != nullptr;
+    if (group) outbox_ = group->outbox_bytes();
     for (int rank = 0; rank < ranks; ++rank) {
       if (!is_here(members[rank])) continue;
       const int64_t device = ordinal_of(members[rank]);

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "exchanger.h"
 #include "port.h"
-#include "rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxcc {
@@ -47,6 +47,9 @@ class Seats {
   // Whether a group has ranks in other processes.
   bool has_ports() const { return has_ports_; }
 
+  // Of the outboxes of groups, which are all of this process; 0 if they have none.
+  int64_t outbox_bytes() const { return has_ports_ ? 0 : outbox_; }
+
   // The place among this process's devices of the one that XLA calls so.
   static int32_t ordinal(int32_t device);
 
@@ -65,6 +68,7 @@ class Seats {
 
  private:
   bool has_ports_ = false;
+  int64_t outbox_ = 0;
   std::vector<Seat> seats_;  // by ordinal
 };
 

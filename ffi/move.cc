@@ -5,6 +5,7 @@
 #include "handler.h"
 #include "kernels.h"
 #include "pages.h"
+#include "participant.h"
 #include "staged.h"
 
 namespace jaxcc {
@@ -17,7 +18,8 @@ struct MoveCall {
 
   const MoveSignature* signature;
   Seats seats;
-  bool stream;  // whether to store past the cache
+  bool stream;     // whether to store past the cache
+  bool exchanges;  // whether groups of this process do
 };
 
 ffi::TypeId MoveCall::id = XLA_FFI_UNKNOWN_TYPE_ID;
@@ -51,6 +53,8 @@ ffi::ErrorOr<std::unique_ptr<MoveCall>> instantiate(std::string_view name,
     return refuse(problem);
   }
   call->stream = ranks * (bytes[0] + bytes[1]) > cache_bytes();
+  call->exchanges =
+      call->seats.outbox_bytes() > 0 && Exchanger::pays(1, bytes[0] + bytes[1], /*in_place=*/false);
   call->signature = &shared(std::move(signature));
   return call;
 }
@@ -81,8 +85,12 @@ ffi::Error execute(MoveCall* call, int32_t device, ffi::RunId run, ffi::Remainin
   if (seat->port) {
     return outcome(run_staged(*seat->port, *place, signature, buffers, call->stream));
   }
-  Participant rank(*seat->group, seat->number,
-                   {&signature, run.run_id, buffers, call->stream, call, *place});
+  const Call mine{&signature, run.run_id, buffers, call->stream, call, *place};
+  if (call->exchanges) {
+    Exchanger rank(*seat->group, seat->number, mine);
+    return outcome(run_staged(rank, signature, buffers, call->stream));
+  }
+  Participant rank(*seat->group, seat->number, mine);
   move_all(rank, rank.view(), signature.moves);
   return outcome(rank.status());
 }

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "protocol/barrier.h"
-#include "protocol/stream.h"
 
 namespace jaxcc {
 namespace {
@@ -77,15 +76,6 @@ Status Port::begin(const Signature& signature, int64_t place) {
 void Port::end() {
   state_.ended.store(state_.begun.load(std::memory_order_relaxed), std::memory_order_release);
   busy_.store(false, std::memory_order_release);
-}
-
-void Port::copy(void* to, const void* from, int64_t bytes, bool past_cache) const {
-  if (bytes == 0) return;  // what is empty may have no address
-  if (past_cache) {
-    stream(to, from, bytes);
-  } else {
-    std::memcpy(to, from, bytes);
-  }
 }
 
 bool Port::meet() { return pass_barrier() && (agreed_ || agree()); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "channel.h"
+#include "protocol/stream.h"
 #include "signature.h"
 #include "wait.h"
 
@@ -32,7 +33,10 @@ class Port {
   char* out() const { return channel_.outbox(seat_, epoch_); }
   const char* in(int32_t rank) const { return channel_.outbox(seats_[rank], epoch_ - 1); }
   bool meet();
-  void copy(void* to, const void* from, int64_t bytes, bool stream) const;
+  static bool again() { return false; }
+  static void copy(void* to, const void* from, int64_t bytes, bool past_cache) {
+    jaxcc::copy(to, from, bytes, past_cache);
+  }
   static Lanes lanes() { return {}; }
 
   // For flag_barrier.
@@ -44,6 +48,8 @@ class Port {
   bool patience(int64_t polls);
 
   int rank() const { return place_ % view_.ranks; }
+  int ranks() const { return view_.ranks; }
+  int64_t outbox_bytes() const { return channel_.outbox_bytes(); }
   Channel& channel() const { return channel_; }
   // After meet has returned false.
   const Status& status() const { return status_; }

@@ -3,30 +3,28 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
-#include "wait.h"
+#include "pages.h"
 
 namespace jaxcc {
 namespace {
-
-// The group's word: which ranks came, whether the work is open, whether the epoch is being given
-// up, and the epoch.
-constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
-constexpr uint64_t kOpen = uint64_t{1} << 32;
-constexpr uint64_t kClosing = uint64_t{1} << 33;
-constexpr int kEpochShift = 34;
 
 // From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two
 // chunks.
 constexpr int64_t kHelpChunks = 8;
 
-uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
-
-// The half of the word that changes when the work opens or the epoch ends.
-const uint32_t* futex_word(const std::atomic<uint64_t>& state) {
-  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
-  return reinterpret_cast<const uint32_t*>(&state) + 1;
+// Memory that is there once it is touched, in large pages.
+char* reserve(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  constexpr size_t kLargePage = size_t{2} << 20;
+  const size_t size = (static_cast<size_t>(bytes) + kLargePage - 1) / kLargePage * kLargePage;
+  void* const data = std::aligned_alloc(kLargePage, size);
+  if (!data) throw std::bad_alloc();
+  use_huge_pages(data, size);
+  return static_cast<char*>(data);
 }
 
 std::string join(const std::vector<std::string>& parts) {
@@ -37,12 +35,15 @@ std::string join(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-Group::Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout)
+Group::Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout, int64_t outbox)
     : devices_(std::move(devices)),
       timeout_(timeout),
       everyone_((uint64_t{1} << devices_.size()) - 1),
       entries_(std::make_unique<Entry[]>(devices_.size())),
       claimed_(std::make_unique<Counter[]>(devices_.size())),
+      memory_(reserve(Outboxes::size(ranks(), outbox)), [](char* data) { std::free(data); }),
+      outboxes_(memory_.get(), ranks(), outbox),
+      seats_(devices_.size()),
       buffers_(devices_.size()) {}
 
 std::string Group::name() const {
@@ -51,8 +52,39 @@ std::string Group::name() const {
   return "the group of devices " + join(devices);
 }
 
-// Readies the work. Called by the last rank to come, when all others wait.
-bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
+// Lets the rank at `seat` into a collective, unless it is in one, or this execution has failed.
+Status Group::occupy(int seat, const Call& call) {
+  const std::string& op = call.signature->op;
+  Entry& entry = entries_[seat];
+  if (entry.busy.exchange(true, std::memory_order_acquire)) {
+    const Status status{Failure::kMismatch,
+                        "[BACKEND_BUSY] " + op + ": rank " +
+                            std::to_string(rank_of(call, seat, ranks())) + " of " + name() +
+                            " is in another collective of this group; let one need "
+                            "what the other gives, or call both in one function"};
+    spoil(call.run, status.message);
+    return status;
+  }
+  if (has_failed(call.run)) {
+    entry.busy.store(false, std::memory_order_release);
+    return abandoned(op);
+  }
+  entry.call = call;
+  return {};
+}
+
+// Lets it out, and takes what became of it.
+Status Group::release(int seat) {
+  Entry& entry = entries_[seat];
+  Status status;
+  if (entry.status.failure != Failure::kNone) status = std::exchange(entry.status, {});
+  entry.busy.store(false, std::memory_order_release);
+  return status;
+}
+
+// Whether all ranks are in the same collective, of one group of the program; if not, the epoch is
+// over. Called by the last rank to come, when all others wait.
+bool Group::agree(uint64_t epoch) {
   uint64_t taken = 0;
   for (int seat = 0; seat < ranks(); ++seat) {
     const Call& call = entries_[seat].call;
@@ -70,24 +102,31 @@ bool Group::open(uint64_t epoch, const Signature& signature, bool alone) {
       return false;
     }
     taken |= uint64_t{1} << rank;
-    buffers_[rank] = call.buffers;
-    claimed_[rank].value.store(0, std::memory_order_relaxed);
-  }
-  stream_ = entries_[0].call.stream;
-  parts_.assign(static_cast<size_t>(signature.parts), {0, 0});
-  if (alone) return true;
-  const int64_t total = ranks() * signature.chunks;
-  remaining_.store(total, std::memory_order_relaxed);
-  state_.store(epoch << kEpochShift | kOpen | everyone_, std::memory_order_seq_cst);
-  if (total >= kHelpChunks && sleepers_.load(std::memory_order_seq_cst) > 0) {
-    wake_all(futex_word(state_), /*shared=*/false);
+    seats_[rank] = seat;
   }
   return true;
 }
 
-void Group::finish(uint64_t epoch) {
-  state_.store((epoch + 1) << kEpochShift, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
+// Readies the work of ranks that agree.
+void Group::open(uint64_t epoch, const Signature& signature, bool alone) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    buffers_[rank] = entries_[seats_[rank]].call.buffers;
+    claimed_[rank].value.store(0, std::memory_order_relaxed);
+  }
+  stream_ = entries_[0].call.stream;
+  parts_.assign(static_cast<size_t>(signature.parts), {0, 0});
+  if (alone) return;
+  const int64_t total = ranks() * signature.chunks;
+  remaining_.store(total, std::memory_order_relaxed);
+  state_.store(epoch << kEpochShift | kOpen | everyone_, std::memory_order_seq_cst);
+  if (total >= kHelpChunks && sleepers_.load(std::memory_order_seq_cst) > 0) {
+    wake_all(futex_word(), /*shared=*/false);
+  }
+}
+
+void Group::finish(uint64_t epoch, uint64_t flags) {
+  state_.store(after(epoch) | flags, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(), /*shared=*/false);
 }
 
 // Ends the epoch with `status` for the ranks in `present`, which all wait or are the caller.
@@ -99,7 +138,7 @@ void Group::fail(uint64_t epoch, uint64_t present, const Status& status) {
     run = std::max(run, entries_[rank].call.run);
   }
   mark_failed(run, status.message);
-  finish(epoch);
+  finish(epoch, kStale);
 }
 
 void Group::mark_failed(int64_t run, const std::string& why) {
@@ -119,7 +158,7 @@ Status Group::abandoned(const std::string& op) const {
 
 void Group::spoil(int64_t run, const std::string& why) {
   mark_failed(run, why);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(), /*shared=*/false);
 }
 
 // Ends the epoch unless all ranks have come by now.
@@ -144,9 +183,9 @@ void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
                                " did not come within " + seconds(timeout_) + " (JAXCC_TIMEOUT_S)"});
 }
 
-int Group::rank_at(int seat) const {
-  const int64_t place = entries_[seat].call.place;
-  return place < 0 ? seat : static_cast<int>(place % ranks());
+// Returns when an epoch that others are giving up is over.
+void Group::see_off(uint64_t epoch) const {
+  while (epoch_of(state_.load(std::memory_order_acquire)) == epoch) sched_yield();
 }
 
 int64_t Group::group_at(int seat) const {
@@ -190,114 +229,6 @@ std::string Group::mismatch() const {
     }
   }
   return "";
-}
-
-// Returns when ready(state) holds. `missing` ranks are waited for.
-template <class Ready>
-void Group::wait(uint64_t epoch, int rank, int missing, Ready ready) {
-  Patience patience(missing, own_cores());
-  do {
-    if (ready(state_.load(std::memory_order_acquire))) return;
-  } while (patience.spin());
-
-  // The count goes up before the word is read again, and whoever changes the word reads the count
-  // after: one of the two sees the other, so no wake is lost.
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  for (;;) {
-    const uint64_t state = state_.load(std::memory_order_seq_cst);
-    if (ready(state)) break;
-    const bool spoilt = entries_[rank].call.run == failed_run_.load(std::memory_order_seq_cst);
-    if (spoilt || patience.over(timeout_)) give_up(epoch, rank, spoilt);
-    sleep_on(futex_word(state_), static_cast<uint32_t>(state >> 32), /*shared=*/false);
-  }
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-bool Participant::enter() {
-  Group::Entry& entry = group_.entries_[seat_];
-  const std::string& op = call_.signature->op;
-  if (entry.busy.exchange(true, std::memory_order_acquire)) {
-    status_ = {Failure::kMismatch, "[BACKEND_BUSY] " + op + ": rank " + std::to_string(rank_) +
-                                       " of " + group_.name() +
-                                       " is in another collective of this group; let one need "
-                                       "what the other gives, or call both in one function"};
-    group_.spoil(call_.run, status_.message);
-    return false;
-  }
-  const uint64_t bit = uint64_t{1} << seat_;
-  uint64_t old;
-  for (;;) {
-    if (call_.run == group_.failed_run_.load(std::memory_order_acquire)) {
-      entry.busy.store(false, std::memory_order_release);
-      status_ = group_.abandoned(op);
-      return false;
-    }
-    entry.call = call_;
-    old = group_.state_.fetch_or(bit, std::memory_order_acq_rel);
-    if (!(old & kClosing)) break;
-    while (epoch_of(group_.state_.load(std::memory_order_acquire)) == epoch_of(old)) sched_yield();
-  }
-  epoch_ = epoch_of(old);
-
-  const uint64_t came = (old & kRankMask) | bit;
-  const Signature& signature = *call_.signature;
-  if (came == group_.everyone_) {
-    alone_ = group_.ranks() == 1 || signature.small;
-    if (!group_.open(epoch_, signature, alone_)) return settle();
-  } else {
-    const int missing = group_.ranks() - __builtin_popcountll(came);
-    uint64_t seen = 0;
-    group_.wait(epoch_, seat_, missing, [&](uint64_t state) {
-      seen = state;
-      return epoch_of(state) != epoch_ || (state & kOpen);
-    });
-    if (epoch_of(seen) != epoch_) {
-      over_ = true;
-      return entry.status.failure == Failure::kNone || settle();
-    }
-  }
-  view_ = {rank_,   group_.ranks(), group_.buffers_.data(),
-           nullptr, group_.stream_, group_.parts_.data()};
-  return true;
-}
-
-bool Participant::claim(int64_t count, Chunk* chunk) {
-  if (over_) return false;
-  while (exhausted_ < group_.ranks()) {
-    auto& claimed = group_.claimed_[victim_].value;
-    const int64_t index = claimed.fetch_add(1, std::memory_order_relaxed);
-    if (index < count) {
-      *chunk = {victim_, index};
-      ++stored_;
-      return true;
-    }
-    victim_ = (victim_ + 1) % group_.ranks();
-    ++exhausted_;
-  }
-  return false;
-}
-
-// Whether this rank has stored the last chunk of the work.
-bool Participant::last() {
-  if (view_.stream) drain_streaming_stores();
-  return alone_ || (stored_ > 0 &&
-                    group_.remaining_.fetch_sub(stored_, std::memory_order_acq_rel) == stored_);
-}
-
-void Participant::finish() { group_.finish(epoch_); }
-
-void Participant::wait_for_end() {
-  group_.wait(epoch_, seat_, group_.ranks() - 1,
-              [&](uint64_t state) { return epoch_of(state) != epoch_; });
-}
-
-// Takes the outcome and frees the rank's entry.
-bool Participant::settle() {
-  Group::Entry& entry = group_.entries_[seat_];
-  const bool good = entry.status.failure == Failure::kNone;
-  if (!good) status_ = std::exchange(entry.status, {});
-  entry.busy.store(false, std::memory_order_release);
-  return good;
 }
 
 }  // namespace jaxcc

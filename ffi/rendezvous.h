@@ -1,9 +1,6 @@
 // Where the ranks of one process meet: a group of threads, one per rank, that run a collective
-// together.
-//
-// Ranks announce their buffers in one atomic word. The last to come opens the work, whoever is
-// running claims chunks of it, and whoever stores the last one ends the epoch. A rank needs one
-// switch of context per collective, and no core goes idle while there is work.
+// together. They announce themselves in one atomic word; what they do once all have come is up to
+// participant.h and exchanger.h.
 #pragma once
 
 #include <atomic>
@@ -14,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "outboxes.h"
 #include "signature.h"
 #include "status.h"
+#include "wait.h"
 
 namespace jaxcc {
 
@@ -32,16 +31,29 @@ struct Call {
 
 class Group {
  public:
-  // `devices` name the ranks in messages. Waits end after `timeout`.
-  Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout);
+  // `devices` name the ranks in messages. Waits end after `timeout`. With outboxes of so many bytes
+  // its ranks may also exchange what they have (exchanger.h).
+  Group(std::vector<int64_t> devices, std::chrono::nanoseconds timeout, int64_t outbox = 0);
 
   int ranks() const { return static_cast<int>(devices_.size()); }
+  int64_t outbox_bytes() const { return outboxes_.bytes(); }
 
   // Releases who waits here in execution `run`, which has failed on one rank, and says why.
   void spoil(int64_t run, const std::string& why);
 
  private:
   friend class Participant;
+  friend class Exchanger;
+
+  // The group's word: which ranks came, whether the work is open, whether the epoch is being given
+  // up, whether the one before was, and the epoch.
+  static constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
+  static constexpr uint64_t kOpen = uint64_t{1} << 32;
+  static constexpr uint64_t kClosing = uint64_t{1} << 33;
+  static constexpr uint64_t kStale = uint64_t{1} << 34;
+  static constexpr int kEpochShift = 35;
+  static constexpr uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
+  static constexpr uint64_t after(uint64_t epoch) { return (epoch + 1) << kEpochShift; }
 
   struct alignas(64) Entry {
     std::atomic<bool> busy{false};
@@ -52,25 +64,42 @@ class Group {
     std::atomic<int64_t> value{0};
   };
 
-  bool open(uint64_t epoch, const Signature& signature, bool alone);
-  void finish(uint64_t epoch);
+  Status occupy(int seat, const Call& call);
+  Status release(int seat);
+  bool agree(uint64_t epoch);
+  void open(uint64_t epoch, const Signature& signature, bool alone);
+  void finish(uint64_t epoch, uint64_t flags = 0);
   void give_up(uint64_t epoch, int rank, bool spoilt);
+  void see_off(uint64_t epoch) const;
   Status abandoned(const std::string& op) const;
   void fail(uint64_t epoch, uint64_t present, const Status& status);
   void mark_failed(int64_t run, const std::string& why);
-  int rank_at(int seat) const;
+  static int rank_of(const Call& call, int seat, int ranks) {
+    return call.place < 0 ? seat : static_cast<int>(call.place % ranks);
+  }
+  int rank_at(int seat) const { return rank_of(entries_[seat].call, seat, ranks()); }
   int64_t group_at(int seat) const;
   std::string mismatch() const;
   std::string strangers() const;
   std::string name() const;
+  bool has_failed(int64_t run) const { return run == failed_run_.load(std::memory_order_seq_cst); }
+  // The half of the word that changes when the work opens or the epoch ends.
+  const uint32_t* futex_word() const {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    return reinterpret_cast<const uint32_t*>(&state_) + 1;
+  }
+  // Returns when ready(state) holds. `missing` ranks are waited for.
   template <class Ready>
-  void wait(uint64_t epoch, int rank, int missing, Ready ready);
+  void wait(uint64_t epoch, int seat, int missing, Ready ready);
 
   const std::vector<int64_t> devices_;
   const std::chrono::nanoseconds timeout_;
   const uint64_t everyone_;
   std::unique_ptr<Entry[]> entries_;
   std::unique_ptr<Counter[]> claimed_;
+  const std::unique_ptr<char, void (*)(char*)> memory_;  // of the outboxes
+  const Outboxes outboxes_;
+  std::vector<int> seats_;  // of each rank, in the collective that began last
   std::vector<void* const*> buffers_;
   std::vector<jaxcc_part> parts_;
   bool stream_ = false;
@@ -83,63 +112,24 @@ class Group {
   alignas(64) std::atomic<int64_t> remaining_{0};
 };
 
-// The platform of a collective for one rank of a Group. Devices have fixed seats in the group,
-// where they announce themselves; the rank of each is the program's, which may order the same
-// devices otherwise.
-class Participant {
- public:
-  struct Lanes {
-    static constexpr int64_t first() { return 0; }
-    static constexpr int64_t step() { return 1; }
-  };
+template <class Ready>
+void Group::wait(uint64_t epoch, int seat, int missing, Ready ready) {
+  Patience patience(missing, own_cores());
+  do {
+    if (ready(state_.load(std::memory_order_acquire))) return;
+  } while (patience.spin());
 
-  Participant(Group& group, int seat, const Call& call)
-      : group_(group),
-        seat_(seat),
-        rank_(call.place < 0 ? seat : static_cast<int>(call.place % group.ranks())),
-        call_(call),
-        victim_(rank_) {}
-
-  bool enter();
-  // `count`: the chunks that each rank begins with.
-  bool claim(int64_t count, Chunk* chunk);
-  // `totals` is called once, by the rank that stores the last chunk.
-  template <class F>
-  bool leave(const F& totals) {
-    if (over_) return settle();
-    if (last()) {
-      totals();
-      finish();
-    } else {
-      wait_for_end();
-    }
-    return settle();
+  // The count goes up before the word is read again, and whoever changes the word reads the count
+  // after: one of the two sees the other, so no wake is lost.
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (;;) {
+    const uint64_t state = state_.load(std::memory_order_seq_cst);
+    if (ready(state)) break;
+    const bool spoilt = has_failed(entries_[seat].call.run);
+    if (spoilt || patience.over(timeout_)) give_up(epoch, seat, spoilt);
+    sleep_on(futex_word(), static_cast<uint32_t>(state >> 32), /*shared=*/false);
   }
-  static Lanes lanes() { return {}; }
-
-  // After enter: what the group sees.
-  const PeerView& view() const { return view_; }
-  // After enter or leave has returned false.
-  const Status& status() const { return status_; }
-
- private:
-  bool last();
-  void finish();
-  void wait_for_end();
-  bool settle();
-
-  Group& group_;
-  const int seat_;
-  const int rank_;
-  const Call call_;
-  PeerView view_{};
-  Status status_;
-  uint64_t epoch_ = 0;
-  int victim_;  // whose chunks to claim next
-  int exhausted_ = 0;
-  int64_t stored_ = 0;
-  bool alone_ = false;  // nobody else was told of the work
-  bool over_ = false;   // the work was done before this rank noticed
-};
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
 
 }  // namespace jaxcc

@@ -18,26 +18,38 @@ constexpr int64_t kWindowBytes = int64_t{512} << 10;
 
 struct Epilogue {
   const Kernel& kernel;
-  void tile(const jaxcc_tile& tile, Port::Lanes) const { kernel.tile(&tile); }
+  template <class Lanes>
+  void tile(const jaxcc_tile& tile, Lanes) const {
+    kernel.tile(&tile);
+  }
   void total(const jaxcc_parts& parts) const { kernel.total(&parts); }
 };
 
-// Calls run(view) in a collective of the port, where `view` has one rank's buffers.
-template <class F>
-Status in_collective(Port& port, int64_t place, const Signature& signature, void* const* buffers,
+// Calls run(view) on a platform that has begun, where `view` has one rank's buffers.
+template <class Platform, class F>
+Status in_collective(Platform& platform, const Signature& signature, void* const* buffers,
                      bool stream, const F& run) {
-  Status status = port.begin(signature, place);
-  if (status.failure != Failure::kNone) return status;
-  const int ranks = port.channel().ranks();
   void* const* group[kMaxRanks] = {};
-  group[port.rank()] = buffers;
+  group[platform.rank()] = buffers;
   thread_local std::vector<jaxcc_part> parts;
   parts.assign(static_cast<size_t>(signature.parts), {0, 0});
-  const PeerView view{port.rank(), ranks, group, nullptr, stream, parts.data()};
-  if (!run(view)) status = port.status();
+  const PeerView view{platform.rank(), platform.ranks(), group, nullptr, stream, parts.data()};
+  bool good;
+  do {
+    good = run(view);
+  } while (!good && platform.again());
+  const Status status = good ? Status{} : platform.status();
   if (stream) drain_streaming_stores();
-  port.end();
+  platform.end();
   return status;
+}
+
+template <class Platform>
+Status run_moves(Platform& platform, const MoveSignature& signature, void* const* buffers,
+                 bool stream) {
+  return in_collective(platform, signature, buffers, stream, [&](const PeerView& view) {
+    return MoveExchange(platform, view, signature.moves, platform.outbox_bytes()).run();
+  });
 }
 
 }  // namespace
@@ -65,13 +77,25 @@ std::string StagedKernel::plan(const FusedSignature& signature, const Kernel& ke
 }
 
 Status StagedKernel::run(Port& port, int64_t place, void* const* buffers, bool stream) const {
-  return in_collective(port, place, *signature_, buffers, stream, [&](const PeerView& view) {
-    return window_ ? one_shot(port, kernel_.combine.run, view, bytes_, window_)
-                   : two_shot(port, view);
+  const Status status = port.begin(*signature_, place);
+  return status.failure == Failure::kNone ? run_on(port, buffers, stream) : status;
+}
+
+Status StagedKernel::run(Exchanger& rank, void* const* buffers, bool stream) const {
+  const Status status = rank.begin();
+  return status.failure == Failure::kNone ? run_on(rank, buffers, stream) : status;
+}
+
+template <class Platform>
+Status StagedKernel::run_on(Platform& platform, void* const* buffers, bool stream) const {
+  return in_collective(platform, *signature_, buffers, stream, [&](const PeerView& view) {
+    return window_ ? one_shot(platform, kernel_.combine.run, view, bytes_, window_)
+                   : two_shot(platform, view);
   });
 }
 
-bool StagedKernel::two_shot(Port& port, const PeerView& view) const {
+template <class Platform>
+bool StagedKernel::two_shot(Platform& platform, const PeerView& view) const {
   const Geometry& geometry = signature_->geometry;
   const size_t count = buffers_.size();
   thread_local std::vector<void*> stands;
@@ -87,15 +111,20 @@ bool StagedKernel::two_shot(Port& port, const PeerView& view) const {
   std::copy_n(view.buffers[view.rank], count, lists[view.rank % geometry.ranks]);
   const Epilogue epilogue{kernel_};
   const Stands given{lists, targets};
-  return TwoShot(port, epilogue, view, geometry, staging_, port.channel().outbox_bytes(), given)
+  return TwoShot(platform, epilogue, view, geometry, staging_, platform.outbox_bytes(), given)
       .run();
 }
 
 Status run_staged(Port& port, int64_t place, const MoveSignature& signature, void* const* buffers,
                   bool stream) {
-  return in_collective(port, place, signature, buffers, stream, [&](const PeerView& view) {
-    return MoveExchange(port, view, signature.moves, port.channel().outbox_bytes()).run();
-  });
+  const Status status = port.begin(signature, place);
+  return status.failure == Failure::kNone ? run_moves(port, signature, buffers, stream) : status;
+}
+
+Status run_staged(Exchanger& rank, const MoveSignature& signature, void* const* buffers,
+                  bool stream) {
+  const Status status = rank.begin();
+  return status.failure == Failure::kNone ? run_moves(rank, signature, buffers, stream) : status;
 }
 
 }  // namespace jaxcc

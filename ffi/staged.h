@@ -1,10 +1,12 @@
-// Collectives run by ranks of several processes.
+// Collectives of ranks that leave each other what they need: those of several processes, and those
+// of one where that is faster.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "exchanger.h"
 #include "kernels.h"
 #include "port.h"
 #include "protocol/exchange.h"
@@ -12,7 +14,7 @@
 
 namespace jaxcc {
 
-// How the buffers of one fused call go through a channel. Every rank plans it alike.
+// How the buffers of one fused call go through outboxes. Every rank plans it alike.
 class StagedKernel {
  public:
   // `buffers` are those of a rank, in the order that abi.h gives; an outbox has so many bytes.
@@ -23,9 +25,13 @@ class StagedKernel {
   // Runs the kernel on the buffers of the rank at `place`, which is that of Port::begin; `stream`
   // if results are too large to stay in cache.
   Status run(Port& port, int64_t place, void* const* buffers, bool stream) const;
+  Status run(Exchanger& rank, void* const* buffers, bool stream) const;
 
  private:
-  bool two_shot(Port& port, const PeerView& view) const;
+  template <class Platform>
+  Status run_on(Platform& platform, void* const* buffers, bool stream) const;
+  template <class Platform>
+  bool two_shot(Platform& platform, const PeerView& view) const;
 
   const FusedSignature* signature_ = nullptr;
   Kernel kernel_;
@@ -38,6 +44,8 @@ class StagedKernel {
 
 // Runs moves on one rank's operand and result.
 Status run_staged(Port& port, int64_t place, const MoveSignature& signature, void* const* buffers,
+                  bool stream);
+Status run_staged(Exchanger& rank, const MoveSignature& signature, void* const* buffers,
                   bool stream);
 
 }  // namespace jaxcc

@@ -45,4 +45,14 @@ inline void stream(void* to, const void* from, int64_t bytes) {
   __builtin_memcpy(out, in, bytes);
 }
 
+// Either way.
+inline void copy(void* to, const void* from, int64_t bytes, bool past_cache) {
+  if (bytes == 0) return;  // what is empty may have no address
+  if (past_cache) {
+    stream(to, from, bytes);
+  } else {
+    __builtin_memcpy(to, from, bytes);
+  }
+}
+
 }  // namespace jaxcc

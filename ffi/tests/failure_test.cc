@@ -1,9 +1,11 @@
 // A group whose ranks do not agree, or do not come: every rank gets an error, soon, and the group
-// works again in the next execution.
+// works again in the next execution. So where ranks use one another's buffers, and where they
+// exchange.
 
 #include <algorithm>
 #include <atomic>
 
+#include "../exchanger.h"
 #include "testing.h"
 
 namespace jaxcc::testing {
@@ -16,9 +18,34 @@ struct Nothing {
   void total(const jaxcc_parts&) const {}
 };
 
+// Of the groups of this pass; with some, their ranks exchange.
+int64_t outbox = 0;
+
+// Two phases, each of which says whose outbox is whose.
+Status exchange(Exchanger& rank) {
+  Status status = rank.begin();
+  if (status.failure != Failure::kNone) return status;
+  int phase;
+  do {
+    for (phase = 0; phase < 2; ++phase) {
+      *rank.out() = static_cast<char>(2 * rank.rank() + phase);
+      if (!rank.meet()) break;
+      for (int peer = 0; peer < rank.ranks(); ++peer) CHECK(*rank.in(peer) == 2 * peer + phase);
+    }
+  } while (phase < 2 && rank.again());
+  if (phase < 2) status = rank.status();
+  rank.end();
+  return status;
+}
+
 Status run(Group& group, int rank, const FusedSignature& signature, int64_t execution,
            int64_t place = -1) {
-  Participant participant(group, rank, {&signature, execution, nullptr, false, nullptr, place});
+  const Call call{&signature, execution, nullptr, false, nullptr, place};
+  if (outbox) {
+    Exchanger exchanger(group, rank, call);
+    return exchange(exchanger);
+  }
+  Participant participant(group, rank, call);
   const bool good = two_shot(participant, Nothing(), participant.view(), signature.geometry);
   CHECK(good == (participant.status().failure == Failure::kNone));
   return participant.status();
@@ -37,7 +64,7 @@ void check_works(Group& group, const FusedSignature& signature, int64_t executio
 }
 
 void check_mismatch() {
-  Group group({0, 1, 2}, kTimeout);
+  Group group({0, 1, 2}, kTimeout, outbox);
   const auto good = make_signature("mean", {{4, 100}}, 3, 0, 1, 1);
   const auto other = make_signature("norm", {{4, 101}}, 3, 0, 1, 1);
   on_ranks(3, [&](int rank) {
@@ -59,7 +86,7 @@ void check_mismatch() {
 void check_timeout(int ranks, int absent) {
   std::vector<int64_t> devices(ranks);
   for (int rank = 0; rank < ranks; ++rank) devices[rank] = 10 + rank;
-  Group group(devices, kTimeout);
+  Group group(devices, kTimeout, outbox);
   const auto signature = make_signature("sum", {{1, 100'000}}, ranks, 0, 1, 1);
   check_works(group, *signature, 1);
   const auto start = std::chrono::steady_clock::now();
@@ -85,7 +112,7 @@ void check_timeout(int ranks, int absent) {
 // A rank that comes just as the others give up either completes the collective or fails; nobody
 // hangs.
 void check_close_call() {
-  Group group({0, 1}, std::chrono::milliseconds(100));
+  Group group({0, 1}, std::chrono::milliseconds(100), outbox);
   const auto signature = make_signature("sum", {{1, 64}}, 2, 0, 1, 1);
   for (int execution = 1; execution <= 8; ++execution) {
     std::atomic<int> good{0};
@@ -100,7 +127,7 @@ void check_close_call() {
 
 // Devices that the program has in other groups, or twice as one rank.
 void check_strangers() {
-  Group group({4, 5, 6}, kTimeout);
+  Group group({4, 5, 6}, kTimeout, outbox);
   const auto signature = make_signature("sum", {{1, 100}}, 3, 0, 1, 1);
   int64_t execution = 0;
   for (const std::vector<int64_t>& places : {std::vector<int64_t>{0, 1, 5}, {2, 3, 4}, {0, 1, 1}}) {
@@ -118,7 +145,7 @@ void check_strangers() {
 
 // A rank that fails before it comes releases the others before their limit.
 void check_spoilt() {
-  Group group({0, 1, 2}, std::chrono::seconds(60));
+  Group group({0, 1, 2}, std::chrono::seconds(60), outbox);
   const auto signature = make_signature("sum", {{1, 64}}, 3, 0, 1, 1);
   on_ranks(3, [&](int rank) {
     if (rank == 0) {
@@ -136,7 +163,7 @@ void check_spoilt() {
 // One rank in two collectives at once, which have no order: all ranks of that execution are told,
 // long before the limit, whether they wait already or come later.
 void check_busy() {
-  Group group({0, 1, 2}, std::chrono::seconds(20));
+  Group group({0, 1, 2}, std::chrono::seconds(20), outbox);
   const auto signature = make_signature("sum", {{1, 64}}, 3, 0, 1, 1);
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> busy{0}, abandoned{0};
@@ -160,12 +187,15 @@ void check_busy() {
 
 int main() {
   using namespace jaxcc::testing;
-  check_mismatch();
-  check_timeout(2, 1);
-  check_timeout(4, 2);
-  check_close_call();
-  check_strangers();
-  check_spoilt();
-  check_busy();
+  for (int64_t bytes : {0, 64}) {
+    outbox = bytes;
+    check_mismatch();
+    check_timeout(2, 1);
+    check_timeout(4, 2);
+    check_close_call();
+    check_strangers();
+    check_spoilt();
+    check_busy();
+  }
   return 0;
 }

@@ -146,6 +146,7 @@ int main() {
   for (int ranks : {1, 2, 3, 8}) {
     for (bool reduces : {false, true}) {
       check_random<Threads>(ranks, reduces, 60);
+      check_random<Exchanges>(ranks, reduces, 60);
       check_random<Processes>(ranks, reduces, 60);
     }
   }

@@ -1,5 +1,5 @@
-// The rendezvous of threads, as it is written, in every interleaving: arrival, claims, sleep, a
-// rank that gives up against one that comes late, and ranks that do not agree.
+// The rendezvous of threads, as it is written, in every interleaving: arrival, claims, outboxes,
+// sleep, a rank that gives up against one that comes late, and ranks that do not agree.
 
 #include <sched.h>
 
@@ -25,11 +25,18 @@ struct steady_clock {
   static time_point now() { return time_point(times[model::world->thread()]); }
 };
 }  // namespace chrono
+
+// The outboxes of the one group that there is.
+alignas(64) inline char outboxes[64 * 16];
+inline void* aligned_alloc(size_t, size_t) { return outboxes; }
+inline void free(void*) {}
 }  // namespace std
 
 inline void sched_yield() { model::world->poll_again(/*patient=*/true); }
 }  // namespace jaxcc
 
+#include "../exchanger.cc"
+#include "../participant.cc"
 #include "../rendezvous.cc"
 
 namespace jaxcc {
@@ -55,7 +62,9 @@ struct Calls {
   int executions = 1;
   int64_t chunks = 1;  // of each rank; many, and sleepers are woken to help
   bool small = false;
+  int phases = 0;  // of an exchange; 0: they use one another's buffers
   int impatient = 0;
+  int hasty = -1;   // the only execution in which a rank, the first, is; -1: all are, in all
   int liar = -1;    // a rank that comes to another collective in the first execution
   int absent = -1;  // a rank that does not come in the last one
   Orders orders = Orders::kAsWritten;
@@ -64,13 +73,19 @@ struct Calls {
 // All that the runs of one program share.
 struct State {
   explicit State(const Calls& how)
-      : group(std::vector<int64_t>(how.ranks), std::chrono::minutes(1)), good(how.executions) {
-    for (int rank = 0; rank < how.ranks; ++rank) {
+      : group(std::vector<int64_t>(how.ranks), std::chrono::minutes(1), how.phases ? kOutbox : 0),
+        good(how.executions) {
+    for (int box = 0; how.phases && box < how.ranks * Outboxes::kSlots; ++box) {
+      world->cell(std::outboxes + box * kOutbox, 0);
+    }
+    for (int rank = 0; !how.phases && rank < how.ranks; ++rank) {
       operands.push_back(world->cell(0));
       for (int64_t i = 0; i < how.ranks * how.chunks; ++i) results.push_back(world->cell(0));
     }
     for (int& count : good) count = world->cell(0);
   }
+
+  static constexpr int64_t kOutbox = 64;
 
   Group group;
   std::vector<int> operands;  // of each rank, a cell
@@ -103,6 +118,28 @@ bool take_part(State& state, const Calls& how, const Signature& signature, int r
   return true;
 }
 
+// The same, with outboxes.
+bool exchange(State& state, const Calls& how, const Signature& signature, int rank, int run) {
+  World& w = *world;
+  Exchanger exchanger(state.group, rank, {&signature, run, nullptr, false});
+  if (exchanger.begin().failure != Failure::kNone) return false;
+  int phase = 0;
+  do {
+    for (phase = 0; phase < how.phases; ++phase) {
+      const auto value = [&](int peer) {
+        return static_cast<uint64_t>(100 * run + 10 * phase + peer);
+      };
+      w.write(w.at(exchanger.out()), value(rank));
+      if (!exchanger.meet()) break;
+      for (int peer = 0; peer < how.ranks; ++peer) {
+        w.check(w.read(w.at(exchanger.in(peer))) == value(peer), "an outbox is wrong or not there");
+      }
+    }
+  } while (phase < how.phases && exchanger.again());
+  exchanger.end();
+  return phase == how.phases;
+}
+
 Result calls(const Calls& how) {
   Signature usual, other;
   usual.op = usual.text = "usual";
@@ -117,10 +154,14 @@ Result calls(const Calls& how) {
         World::Bodies bodies;
         for (int rank = 0; rank < how.ranks; ++rank) {
           bodies.push_back([&, state, rank] {
+            const auto impatience = [&](int run) {
+              return how.hasty < 0 || (how.hasty == run && rank == 0) ? how.impatient : 0;
+            };
             for (int run = 0; run < how.executions; ++run) {
               if (run + 1 == how.executions && rank == how.absent) return;
               const bool lies = run == 0 && rank == how.liar;
-              const bool good = take_part(*state, how, lies ? other : usual, rank, run);
+              const auto part = how.phases ? exchange : take_part;
+              const bool good = part(*state, how, lies ? other : usual, rank, run);
               const bool may_fail = how.impatient || (how.liar >= 0 && run == 0);
               w.check(good || may_fail, "a collective fails for no reason");
               const bool must =
@@ -132,13 +173,13 @@ Result calls(const Calls& how) {
                   state->good[run], [&](uint64_t) { return said; }, std::memory_order_relaxed);
               w.check(before == 0 || before == static_cast<uint64_t>(said),
                       "good for one rank and not for another");
-              w.forget(run, how.impatient);
+              w.forget(run, impatience(run + 1));
             }
           });
         }
         return bodies;
       },
-      how.impatient, how.orders);
+      how.hasty > 0 ? 0 : how.impatient, how.orders);
 }
 
 void check_good() {
@@ -155,6 +196,12 @@ void check_good() {
   how.ranks = 3;
   how.small = true;
   expect("3 ranks, the last to come does all", calls(how), "");
+  how = {};
+  how.phases = 2;
+  expect("2 ranks, an exchange", calls(how), "");
+  how.phases = 1;
+  how.executions = 3;
+  expect("2 ranks, three exchanges", calls(how), "");
 }
 
 void check_failures() {
@@ -174,6 +221,15 @@ void check_failures() {
   how.executions = 2;
   how.liar = 1;
   expect("a rank that comes to another collective, then to its own", calls(how), "");
+  how.phases = 1;
+  expect("the same, to exchanges", calls(how), "");
+  how = {};
+  how.impatient = 1;
+  how.phases = 1;
+  expect("2 ranks that may give up an exchange", calls(how), "");
+  how.executions = 3;
+  how.hasty = 1;
+  expect("a rank that may give up the second of three", calls(how), "");
 }
 
 void check_orders() {
@@ -182,6 +238,8 @@ void check_orders() {
   expect("sleepers and state not consistent", calls(how), "no thread can go on");
   how.orders = Orders::kNotReleased;
   expect("nothing is released", calls(how), "another");
+  how.phases = 1;
+  expect("outboxes are not released", calls(how), "another");
 }
 
 }  // namespace

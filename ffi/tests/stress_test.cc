@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "../kernels.h"
+#include "../staged.h"
 #include "testing.h"
 
 namespace jaxcc::testing {
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 16;
 constexpr int kSteps = 300;  // of a round, whose threads and groups stay
+constexpr int64_t kOutbox = 256 << 10;
 
 struct Dtype {
   const char* name;
@@ -57,7 +59,8 @@ struct Step {
   int root;  // or how far a permutation shifts; whoever would get the root's gets zeros
   bool stream;
   bool in_place;
-  int liar;  // the rank that brings another signature; -1: none does
+  bool exchange;  // by outboxes
+  int liar;       // the rank that brings another signature; -1: none does
   uint64_t seed;
   std::shared_ptr<const Signature> signature;
   Signature other;
@@ -147,7 +150,7 @@ void describe(Step& step) {
   step.other.text += " and more";
 }
 
-struct Kernel {
+struct Tile {
   jaxcc_tile_fn run;
   void tile(const jaxcc_tile& tile, Participant::Lanes) const { run(&tile); }
   void total(const jaxcc_parts&) const {}
@@ -161,6 +164,27 @@ void come_late(Random& random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random.integer(1, kind < 99 ? 60 : 2000)));
 }
 
+Status run_on(const Call& call, Group& group, const Step& step, int rank) {
+  Participant participant(group, rank, call);
+  Exchanger exchanger(group, rank, call);
+  if (step.kind != kAllReduce) {
+    const auto& signature = static_cast<const MoveSignature&>(*step.signature);
+    if (step.exchange) return run_staged(exchanger, signature, call.buffers, call.stream);
+    move_all(participant, participant.view(), signature.moves);
+    return participant.status();
+  }
+  const auto& signature = static_cast<const FusedSignature&>(*step.signature);
+  const Kernel kernel = find_kernel(signature.op);
+  if (!step.exchange) {
+    two_shot(participant, Tile{kernel.tile}, participant.view(), signature.geometry);
+    return participant.status();
+  }
+  StagedKernel staged;
+  const int32_t size = static_cast<int32_t>(step.dtype->size);
+  CHECK(staged.plan(signature, kernel, {{kTeam, size}, {kTeam, size}}, kOutbox).empty());
+  return staged.run(exchanger, call.buffers, call.stream);
+}
+
 void run(Group& group, const Step& step, int rank, int64_t execution, Random& random) {
   const int64_t size = step.dtype->size;
   std::vector<char> in(step.operand() * size), out(step.result() * size, 0x5a);
@@ -171,19 +195,11 @@ void run(Group& group, const Step& step, int rank, int64_t execution, Random& ra
   void* const buffers[] = {in.data(), result};
   const Signature* brought = rank == step.liar ? &step.other : step.signature.get();
   come_late(random);
-  Participant participant(group, rank, {brought, execution, buffers, step.stream});
-  bool good;
-  if (step.kind == kAllReduce) {
-    const auto& signature = static_cast<const FusedSignature&>(*step.signature);
-    const Kernel kernel{find_kernel(signature.op).tile};
-    good = two_shot(participant, kernel, participant.view(), signature.geometry);
-  } else {
-    const auto& signature = static_cast<const MoveSignature&>(*step.signature);
-    good = move_all(participant, participant.view(), signature.moves);
-  }
+  const Status status = run_on({brought, execution, buffers, step.stream}, group, step, rank);
+  const bool good = status.failure == Failure::kNone;
   CHECK(good == (step.liar < 0));
   if (!good) {
-    CHECK(participant.status().failure == Failure::kMismatch);
+    CHECK(status.failure == Failure::kMismatch);
     return;
   }
   const int64_t stride = step.result() < 5000 ? 1 : random.integer(100, 300);
@@ -212,7 +228,7 @@ int64_t round(Random& random) {
     for (int i = threads - 1; i > 0; --i) std::swap(order[i], order[random.integer(0, i)]);
     if (g > 0) order.resize(random.integer(1, threads));
     groups.push_back(std::make_unique<Group>(std::vector<int64_t>(order.begin(), order.end()),
-                                             std::chrono::seconds(60)));
+                                             std::chrono::seconds(60), kOutbox));
     members.push_back(order);
   }
   std::vector<Step> steps(kSteps);
@@ -226,6 +242,7 @@ int64_t round(Random& random) {
     step.root = static_cast<int>(random.integer(0, step.ranks - 1));
     step.stream = random.integer(0, 3) == 0;
     step.in_place = step.kind == kAllReduce && random.integer(0, 1);
+    step.exchange = random.integer(0, 1);
     const bool lies = step.ranks > 1 && random.integer(0, 49) == 0;
     step.liar = lies ? static_cast<int>(random.integer(0, step.ranks - 1)) : -1;
     step.seed = random.integer(0, INT64_MAX);

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "../rendezvous.h"
+#include "../participant.h"
 
 #define CHECK(condition)                                                   \
   do {                                                                     \

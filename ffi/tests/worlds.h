@@ -1,5 +1,5 @@
-// Ranks that meet in a group of threads, or only in a channel; as threads either way, so that
-// sanitizers see all that they do.
+// Ranks that meet in a group of threads, where they use one another's buffers or outboxes, or only
+// in a channel; as threads in any case, so that sanitizers see all that they do.
 #pragma once
 
 #include <string>
@@ -41,27 +41,40 @@ inline std::unique_ptr<Channel> make_channel(int ranks, int64_t outbox) {
   return channel;
 }
 
+// The plan of a fused call whose kernel is an Epilogue.
+template <class Epilogue>
+StagedKernel plan_for(const FusedSignature& signature, int64_t outbox) {
+  Kernel kernel;
+  kernel.tile = [](const jaxcc_tile* tile) { Epilogue().tile(*tile, Port::Lanes()); };
+  kernel.total = [](const jaxcc_parts* parts) { Epilogue().total(*parts); };
+  const Tensor& last = signature.tensors.back();
+  const int32_t count = last.first_result + signature.kinds[last.kind].results;
+  std::vector<Buffer> its(count, {kOwner, sizeof(float)});
+  for (const Tensor& tensor : signature.tensors) {
+    const Kind& kind = signature.kinds[tensor.kind];
+    const int32_t* reach = Epilogue::reach;
+    for (int32_t k = 0; k < kind.operands; ++k) its[tensor.first_operand + k].reach = *reach++;
+    for (int32_t k = 0; k < kind.results; ++k) its[tensor.first_result + k].reach = *reach++;
+  }
+  StagedKernel staged;
+  CHECK(staged.plan(signature, kernel, its, outbox).empty());
+  return staged;
+}
+
+constexpr int64_t kSmallOutbox = 128 << 10;  // many windows
+
 class Processes {
  public:
-  explicit Processes(int ranks) : channel_(make_channel(ranks, kOutbox)) {}
+  explicit Processes(int ranks) : channel_(make_channel(ranks, kSmallOutbox)) {}
 
   template <class Epilogue>
   bool run(int seat, const FusedSignature& signature, void* const* buffers, bool stream,
            const Epilogue&, int64_t place = -1) {
-    Kernel kernel;
-    kernel.tile = [](const jaxcc_tile* tile) { Epilogue().tile(*tile, Port::Lanes()); };
-    kernel.total = [](const jaxcc_parts* parts) { Epilogue().total(*parts); };
-    const Tensor& last = signature.tensors.back();
-    const int32_t count = last.first_result + signature.kinds[last.kind].results;
-    std::vector<Buffer> its(count, {kOwner, sizeof(float)});
-    for (const Tensor& tensor : signature.tensors) {
-      const Kind& kind = signature.kinds[tensor.kind];
-      const int32_t* reach = Epilogue::reach;
-      for (int32_t k = 0; k < kind.operands; ++k) its[tensor.first_operand + k].reach = *reach++;
-      for (int32_t k = 0; k < kind.results; ++k) its[tensor.first_result + k].reach = *reach++;
-    }
-    StagedKernel staged;
-    CHECK(staged.plan(signature, kernel, its, kOutbox).empty());
+    return run(seat, plan_for<Epilogue>(signature, kSmallOutbox), signature, buffers, stream,
+               place);
+  }
+  bool run(int seat, const StagedKernel& staged, const FusedSignature&, void* const* buffers,
+           bool stream, int64_t place = -1) {
     return staged.run(channel_->port(seat), place, buffers, stream).failure == Failure::kNone;
   }
 
@@ -71,8 +84,34 @@ class Processes {
   }
 
  private:
-  static constexpr int64_t kOutbox = 128 << 10;  // many windows
   std::unique_ptr<Channel> channel_;
+};
+
+// Threads that exchange what they have.
+class Exchanges {
+ public:
+  explicit Exchanges(int ranks)
+      : group_(std::vector<int64_t>(ranks), std::chrono::seconds(60), kSmallOutbox) {}
+
+  template <class Epilogue>
+  bool run(int seat, const FusedSignature& signature, void* const* buffers, bool stream,
+           const Epilogue&, int64_t place = -1) {
+    return run(seat, plan_for<Epilogue>(signature, kSmallOutbox), signature, buffers, stream,
+               place);
+  }
+  bool run(int seat, const StagedKernel& staged, const FusedSignature& signature,
+           void* const* buffers, bool stream, int64_t place = -1) {
+    Exchanger rank(group_, seat, {&signature, 1, buffers, stream, nullptr, place});
+    return staged.run(rank, buffers, stream).failure == Failure::kNone;
+  }
+
+  bool move(int r, const MoveSignature& signature, void* const* buffers, bool stream) {
+    Exchanger rank(group_, r, {&signature, 1, buffers, stream});
+    return run_staged(rank, signature, buffers, stream).failure == Failure::kNone;
+  }
+
+ private:
+  Group group_;
 };
 
 }  // namespace jaxcc::testing

@@ -1,4 +1,4 @@
-// Ranks that share only a channel, as threads, so that sanitizers see all that they do: every
+// Ranks that leave each other what they need, in a channel or in outboxes of a group: every
 // collective of problems.h, all-reduces by either protocol against sums in double, and epochs that
 // wrap around.
 
@@ -11,10 +11,10 @@ namespace jaxcc::testing {
 namespace {
 
 // In place on some ranks, at sizes on both sides of every limit.
+template <class World>
 void check_all_reduce(int ranks) {
   Random random(500 + ranks);
-  const int64_t outbox = 256 << 10;
-  const auto channel = make_channel(ranks, outbox);
+  World world(ranks);
   const Kernel kernel = find_kernel("all_reduce.sum.f32");
   std::vector<int64_t> sizes = {0, 1, 7, 32768, 32769, 100'003, 1'000'000};
   if (ranks == 2) sizes.push_back((25 << 20) / 4 + 1);
@@ -28,7 +28,7 @@ void check_all_reduce(int ranks) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     One& one = all[i];
     one.signature = make_signature("all_reduce", {{1, sizes[i]}}, ranks, 0, 1, 1);
-    CHECK(one.call.plan(*one.signature, kernel, {{kTeam, 4}, {kTeam, 4}}, outbox).empty());
+    CHECK(one.call.plan(*one.signature, kernel, {{kTeam, 4}, {kTeam, 4}}, kSmallOutbox).empty());
     for (int r = 0; r < ranks; ++r) {
       one.given.push_back(random.normals(sizes[i]));
       one.got.push_back(r % 2 ? one.given.back() : std::vector<float>(sizes[i], NAN));
@@ -38,7 +38,7 @@ void check_all_reduce(int ranks) {
     for (size_t i = 0; i < all.size(); ++i) {
       float* const got = all[i].got[r].data();
       void* const buffers[] = {r % 2 ? got : all[i].given[r].data(), got};
-      CHECK(all[i].call.run(channel->port(r), -1, buffers, i % 2).failure == Failure::kNone);
+      CHECK(world.run(r, all[i].call, *all[i].signature, buffers, i % 2));
     }
   });
   for (const One& one : all) {
@@ -51,17 +51,23 @@ void check_all_reduce(int ranks) {
   }
 }
 
+template <class World>
+void check_all(int trials) {
+  for (int ranks : {1, 2, 3, 4, 8}) check_all_reduce<World>(ranks);
+  for (int ranks : {1, 2, 3, 4}) check_updates<World>(ranks, trials);
+  for (int ranks : {1, 2, 3, 4}) check_totals<World>(ranks, trials);
+  for (int teams : {1, 2, 3}) {
+    for (int ranks : {1, 2, 3}) check_sends<World>(ranks, teams, trials);
+  }
+}
+
 }  // namespace
 }  // namespace jaxcc::testing
 
 int main(int, char** argv) {
   using namespace jaxcc::testing;
   const int trials = argv[1] ? std::atoi(argv[1]) : 30;
-  for (int ranks : {1, 2, 3, 4, 8}) check_all_reduce(ranks);
-  for (int ranks : {1, 2, 3, 4}) check_updates<Processes>(ranks, trials);
-  for (int ranks : {1, 2, 3, 4}) check_totals<Processes>(ranks, trials);
-  for (int teams : {1, 2, 3}) {
-    for (int ranks : {1, 2, 3}) check_sends<Processes>(ranks, teams, trials);
-  }
+  check_all<Processes>(trials);
+  check_all<Exchanges>(trials);
   return 0;
 }
