@@ -11,11 +11,12 @@ namespace jaxcc {
 namespace {
 
 // The group's word: which ranks came, whether the work is open, whether the epoch is being given
-// up, and the epoch.
+// up, a bit that changes when a failure makes sleepers look again, and the epoch.
 constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
 constexpr uint64_t kOpen = uint64_t{1} << 32;
 constexpr uint64_t kClosing = uint64_t{1} << 33;
-constexpr int kEpochShift = 34;
+constexpr uint64_t kStirred = uint64_t{1} << 34;
+constexpr int kEpochShift = 35;
 
 // From this many chunks on, sleeping ranks are woken to help; a wake takes as long as one or two
 // chunks.
@@ -23,7 +24,7 @@ constexpr int64_t kHelpChunks = 8;
 
 uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
 
-// The half of the word that changes when the work opens or the epoch ends.
+// The half of the word that changes when sleepers have to look.
 const uint32_t* futex_word(const std::atomic<uint64_t>& state) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
   return reinterpret_cast<const uint32_t*>(&state) + 1;
@@ -119,6 +120,8 @@ Status Group::abandoned(const std::string& op) const {
 
 void Group::spoil(int64_t run, const std::string& why) {
   mark_failed(run, why);
+  // Who has looked before that, and is about to sleep, then does not.
+  state_.fetch_xor(kStirred, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(state_), /*shared=*/false);
 }
 

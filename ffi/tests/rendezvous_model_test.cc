@@ -56,8 +56,9 @@ struct Calls {
   int64_t chunks = 1;  // of each rank; many, and sleepers are woken to help
   bool small = false;
   int impatient = 0;
-  int liar = -1;    // a rank that comes to another collective in the first execution
-  int absent = -1;  // a rank that does not come in the last one
+  int liar = -1;        // a rank that comes to another collective in the first execution
+  int absent = -1;      // a rank that does not come in the last one
+  bool spoils = false;  // but says that it failed
   Orders orders = Orders::kAsWritten;
 };
 
@@ -118,10 +119,13 @@ Result calls(const Calls& how) {
         for (int rank = 0; rank < how.ranks; ++rank) {
           bodies.push_back([&, state, rank] {
             for (int run = 0; run < how.executions; ++run) {
-              if (run + 1 == how.executions && rank == how.absent) return;
+              if (run + 1 == how.executions && rank == how.absent) {
+                if (how.spoils) state->group.spoil(run, "why");
+                return;
+              }
               const bool lies = run == 0 && rank == how.liar;
               const bool good = take_part(*state, how, lies ? other : usual, rank, run);
-              const bool may_fail = how.impatient || (how.liar >= 0 && run == 0);
+              const bool may_fail = how.impatient || (how.liar >= 0 && run == 0) || how.spoils;
               w.check(good || may_fail, "a collective fails for no reason");
               const bool must =
                   (how.liar >= 0 && run == 0) || (how.absent >= 0 && run + 1 == how.executions);
@@ -170,6 +174,10 @@ void check_failures() {
   how.executions = 2;
   how.small = true;
   expect("a rank that does not come to the second", calls(how), "");
+  how = {};
+  how.absent = 1;
+  how.spoils = true;
+  expect("a rank that fails elsewhere releases who waits for it", calls(how), "");
   how = {};
   how.executions = 2;
   how.liar = 1;
