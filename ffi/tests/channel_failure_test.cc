@@ -3,14 +3,13 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
 #include <functional>
 
 #include "../staged.h"
+#include "processes.h"
 #include "testing.h"
 
 namespace jaxcc::testing {
@@ -82,21 +81,6 @@ void wait_for_ever() {
   for (;;) pause();
 }
 
-int exit_code(pid_t pid) {
-  int status;
-  CHECK(waitpid(pid, &status, 0) == pid);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-// Whether this process has memory of a channel.
-bool has_memory() {
-  std::ifstream maps("/proc/self/maps");
-  std::string line;
-  bool found = false;
-  while (std::getline(maps, line)) found |= line.find("memfd:jaxcc") != std::string::npos;
-  return found;
-}
-
 void check_death() {
   const auto channel = create(2, std::chrono::seconds(60));
   const pid_t pid = other_rank(*channel, 1, [](Sum& sum, Channel&, Port& port) {
@@ -147,7 +131,7 @@ void check_late_look() {
   CHECK(sum.run(channel->port(0)).failure == Failure::kDied);
   kill(late, SIGCONT);
   CHECK(exit_code(late) == 0);
-  CHECK(exit_code(dead) == -1);
+  CHECK(exit_code(dead) == -SIGKILL);
 }
 
 // A program that ends while others count on it is no crash.

@@ -41,6 +41,27 @@ inline std::unique_ptr<Channel> make_channel(int ranks, int64_t outbox) {
   return channel;
 }
 
+// Runs a kernel of floats at a rank's port.
+template <class Epilogue>
+Status run_fused(Port& port, const FusedSignature& signature, void* const* buffers, bool stream,
+                 int64_t place) {
+  Kernel kernel;
+  kernel.tile = [](const jaxcc_tile* tile) { Epilogue().tile(*tile, Port::Lanes()); };
+  kernel.total = [](const jaxcc_parts* parts) { Epilogue().total(*parts); };
+  const Tensor& last = signature.tensors.back();
+  const int32_t count = last.first_result + signature.kinds[last.kind].results;
+  std::vector<Buffer> its(count, {kOwner, sizeof(float)});
+  for (const Tensor& tensor : signature.tensors) {
+    const Kind& kind = signature.kinds[tensor.kind];
+    const int32_t* reach = Epilogue::reach;
+    for (int32_t k = 0; k < kind.operands; ++k) its[tensor.first_operand + k].reach = *reach++;
+    for (int32_t k = 0; k < kind.results; ++k) its[tensor.first_result + k].reach = *reach++;
+  }
+  StagedKernel staged;
+  CHECK(staged.plan(signature, kernel, its, port.channel().outbox_bytes()).empty());
+  return staged.run(port, place, buffers, stream);
+}
+
 class Processes {
  public:
   explicit Processes(int ranks) : channel_(make_channel(ranks, kOutbox)) {}
@@ -48,21 +69,9 @@ class Processes {
   template <class Epilogue>
   bool run(int seat, const FusedSignature& signature, void* const* buffers, bool stream,
            const Epilogue&, int64_t place = -1) {
-    Kernel kernel;
-    kernel.tile = [](const jaxcc_tile* tile) { Epilogue().tile(*tile, Port::Lanes()); };
-    kernel.total = [](const jaxcc_parts* parts) { Epilogue().total(*parts); };
-    const Tensor& last = signature.tensors.back();
-    const int32_t count = last.first_result + signature.kinds[last.kind].results;
-    std::vector<Buffer> its(count, {kOwner, sizeof(float)});
-    for (const Tensor& tensor : signature.tensors) {
-      const Kind& kind = signature.kinds[tensor.kind];
-      const int32_t* reach = Epilogue::reach;
-      for (int32_t k = 0; k < kind.operands; ++k) its[tensor.first_operand + k].reach = *reach++;
-      for (int32_t k = 0; k < kind.results; ++k) its[tensor.first_result + k].reach = *reach++;
-    }
-    StagedKernel staged;
-    CHECK(staged.plan(signature, kernel, its, kOutbox).empty());
-    return staged.run(channel_->port(seat), place, buffers, stream).failure == Failure::kNone;
+    const Status status =
+        run_fused<Epilogue>(channel_->port(seat), signature, buffers, stream, place);
+    return status.failure == Failure::kNone;
   }
 
   bool move(int rank, const MoveSignature& signature, void* const* buffers, bool stream) {
