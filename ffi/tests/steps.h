@@ -46,15 +46,15 @@ enum Op { kSum, kMax, kMin };
 inline const char* const kOps[] = {"sum", "max", "min"};
 
 struct Step {
-  Collective kind;
-  Op op;
-  const Dtype* dtype;
-  int64_t count;  // elements of one rank's block
-  int ranks;
-  int root;  // or how far a permutation shifts; whoever would get the root's gets zeros
-  bool stream;
-  bool in_place;
-  uint64_t seed;
+  Collective kind = kAllReduce;
+  Op op = kSum;
+  const Dtype* dtype = nullptr;
+  int64_t count = 0;  // elements of one rank's block
+  int ranks = 0;
+  int root = 0;  // or how far a permutation shifts; whoever would get the root's gets zeros
+  bool stream = false;
+  bool in_place = false;
+  uint64_t seed = 0;
   std::shared_ptr<const Signature> signature;
 
   bool whole() const { return kind == kAllToAll || kind == kReduceScatter; }
