@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -175,8 +177,8 @@ Status Channel::retire() {
     end_ = closed();
     retired_.store(true, std::memory_order_release);
   }
-  for (const RankState* state : states_) {
-    if (!state->pid.load(std::memory_order_acquire)) return end_;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (!states_[rank]->pid.load(std::memory_order_acquire) && !is_dead(rank)) return end_;
   }
   std::vector<Port*> taken;
   for (const auto& port : ports_) {
@@ -207,8 +209,10 @@ void Channel::ring(int rank) const {
 }
 
 bool Channel::is_dead(int rank) const {
-  if (is_local(rank) || !states_[rank]->pid.load(std::memory_order_acquire)) return false;
-  return !segment_->held(rank);
+  if (is_local(rank)) return false;
+  if (states_[rank]->pid.load(std::memory_order_acquire)) return !segment_->held(rank);
+  const int32_t pid = expected_.empty() ? 0 : expected_[rank];
+  return pid && kill(pid, 0) && errno == ESRCH;
 }
 
 std::string Channel::name() const {
@@ -282,20 +286,26 @@ void leave_at_exit() {
 
 }  // namespace
 
-std::string create_channel(const Members& members, int64_t process,
+std::string create_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, std::string* problem) {
   std::lock_guard lock(registry().mutex);
   std::unique_ptr<Channel>& channel = registry().channels[members];
-  if (!channel) channel = Channel::create(members, process, timeout, problem);
+  if (!channel) {
+    channel = Channel::create(members, process, timeout, problem);
+    if (channel) channel->expect(std::move(pids));
+  }
   return channel ? channel->address() : "";
 }
 
-std::string attach_channel(const Members& members, int64_t process,
+std::string attach_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, const std::string& address) {
   std::lock_guard lock(registry().mutex);
   std::unique_ptr<Channel>& channel = registry().channels[members];
   std::string problem;
-  if (!channel) channel = Channel::attach(members, process, timeout, address, &problem);
+  if (!channel) {
+    channel = Channel::attach(members, process, timeout, address, &problem);
+    if (channel) channel->expect(std::move(pids));
+  }
   return problem;
 }
 

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "outboxes.h"
@@ -105,8 +106,10 @@ class Channel {
   // Wakes a rank if it sleeps.
   void ring(int rank) const;
 
-  // Whether the rank was there and its process has ended.
+  // Whether the rank's process has ended: one that was there, or that is to come.
   bool is_dead(int rank) const;
+  // The processes of ranks that are to come; zero where they are not known.
+  void expect(std::vector<int32_t> pids) { expected_ = std::move(pids); }
 
   std::string name() const;
   std::string device_name(int rank) const;
@@ -133,6 +136,7 @@ class Channel {
   std::vector<RankState*> states_;
   std::vector<Flag*> flags_;
   std::vector<std::unique_ptr<Port>> ports_;  // null for ranks of other processes
+  std::vector<int32_t> expected_;
   std::string address_;
   std::mutex door_;  // nobody gives the memory back meanwhile
   std::atomic<bool> retired_{false};
@@ -141,11 +145,12 @@ class Channel {
 
 // The channels of this process, which live as long as it does.
 
-// The address of a new one, or of the one that is there; empty with a `problem`.
-std::string create_channel(const Members& members, int64_t process,
+// The address of a new one, or of the one that is there; empty with a `problem`. `pids` as in
+// Channel::expect.
+std::string create_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, std::string* problem);
 // Returns what keeps it from joining, or an empty string.
-std::string attach_channel(const Members& members, int64_t process,
+std::string attach_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, const std::string& address);
 Channel* find_channel(const Members& members);
 

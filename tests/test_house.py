@@ -14,6 +14,7 @@ PACKAGE = ROOT / "jaxcc"
 FLOOR = {
     "compat": 0,
     "layout": 1,
+    "peers": 1,
     "program": 2,
     "settings": 2,
     "codegen": 3,
@@ -30,7 +31,7 @@ FLOOR = {
     "cli": 8,
 }
 FILES = {"_compat": "compat", "_version": "compat", "__main__": "cli"}
-FILES |= {"_coordination": "compat", "_settings": "settings"}
+FILES |= {"_coordination": "compat", "_peers": "peers", "_settings": "settings"}
 PRIVATE_JAX = ("jax._src", "jax.extend", "jaxlib")
 SOURCES = [
     "jaxcc/**/*.py",

@@ -73,7 +73,7 @@ def all_reduce(mesh: Any) -> None:
     for _, got in run(mesh, SIZE, lambda v: comm.all_reduce(v, "r", backend="host", mesh=mesh)):
         at = places(SIZE)
         i = at.astype(np.uint32)
-        wanted = sum(element(i, np.uint32(rank)).astype(np.int64) for rank in range(RANKS))
+        wanted = np.sum([element(i, np.uint32(rank)) for rank in range(RANKS)], 0, np.int64)
         assert got.size == SIZE
         np.testing.assert_array_equal(got[at], wanted.astype(np.int8))
 
@@ -95,7 +95,7 @@ def reduce_scatter(mesh: Any) -> None:
     ):
         at = places(part)
         i = (at + rank * part).astype(np.uint32)
-        wanted = sum(element(i, np.uint32(r)).astype(np.int64) for r in range(RANKS))
+        wanted = np.sum([element(i, np.uint32(r)) for r in range(RANKS)], 0, np.int64)
         assert got.size == part
         np.testing.assert_array_equal(got[at], wanted.astype(np.int8))
 

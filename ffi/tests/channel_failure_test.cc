@@ -109,6 +109,25 @@ void check_death() {
   waitpid(pid, nullptr, 0);
 }
 
+// A process that ends before it has joined is noticed, too, where it is known.
+void check_death_before() {
+  const auto channel = create(2, std::chrono::seconds(60));
+  const pid_t pid = fork();
+  if (pid == 0) wait_for_ever();
+  channel->expect({0, pid});
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    kill(pid, SIGKILL);
+    CHECK(exit_code(pid) == -SIGKILL);
+  });
+  Sum sum(2);
+  const Status status = sum.run(channel->port(0));
+  killer.join();
+  CHECK(says(status, "[BACKEND_RANK_DIED] rank 1 (process 1, device 0) died during sum #1"));
+  CHECK(says(status, "it has not joined"));
+  CHECK(!has_memory());
+}
+
 // A rank that sleeps while all have come gets its result, though others have met with the end of
 // the channel before it looks.
 void check_late_look() {
@@ -280,6 +299,7 @@ void check_strangers() {
 int main() {
   using namespace jaxcc::testing;
   check_death();
+  check_death_before();
   check_late_look();
   check_left();
   check_memory();

@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcc
 from jaxcc import comm
+from jaxcc.layout import BackendError
 
 RANK, RANKS = jax.process_index(), jax.process_count()
 FAULT, VICTIM, SEED = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -34,8 +35,9 @@ ROUNDS = 6
 OWN_CODE = 40
 """The exit code of rank 0 after a fault, and so on."""
 
-# What strikes the victim at a moment that it knows nothing of.
+# What strikes the victim at a moment that it knows nothing of; if early, while the group is made.
 STRIKES = {
+    "early": "kill -KILL {pid}",
     "killed": "kill -KILL {pid}",
     "stopped": f"kill -STOP {{pid}}; sleep {LIMIT_S + 1.5}; kill -CONT {{pid}}",
     "paused": "kill -STOP {pid}; sleep {pause}; kill -CONT {pid}",
@@ -46,18 +48,22 @@ Step = Callable[[int], None]
 
 def main() -> None:
     rng = np.random.default_rng(SEED)
+    delay, pause, turn = rng.random(), rng.random() * 0.7, int(rng.integers(60))
     mesh = mesh_of(jax.devices())
-    limit_waits(mesh)
-    steps = program(mesh, rng)
-    for step in steps:
-        step(0)
-    delay, pause, turn = rng.random() * 0.5, rng.random() * 0.7, int(rng.integers(60))
-    multihost_utils.sync_global_devices("begin")
-    if RANK == VICTIM and FAULT in STRIKES:
-        strike = STRIKES[FAULT].format(pid=os.getpid(), pause=pause)
-        now = f"date +%s.%N > {NOTE}.new; mv {NOTE}.new {NOTE}"
-        subprocess.Popen(["sh", "-c", f"sleep {delay}; {now}; {strike}"])
-    is_fatal = FAULT in ("killed", "stopped", "left")
+    if FAULT == "early":
+        strike(delay * 3, pause)
+        try:
+            steps = program(mesh, rng)
+        except BackendError as error:
+            after_the_fault(str(error), [], time.time())
+    else:
+        limit_waits(mesh)
+        steps = program(mesh, rng)
+        for step in steps:
+            step(0)
+        multihost_utils.sync_global_devices("begin")
+        strike(delay / 2, pause)
+    is_fatal = FAULT in ("early", "killed", "stopped", "left")
     for number in range(1 << 40 if is_fatal else ROUNDS * len(steps)):
         if RANK == VICTIM and number == turn:
             if FAULT == "late":
@@ -69,6 +75,14 @@ def main() -> None:
             steps[number % len(steps)](number)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             after_the_fault(str(error), steps, time.time())
+
+
+def strike(delay: float, pause: float) -> None:
+    """Has the victim struck in so many seconds."""
+    if RANK == VICTIM and FAULT in STRIKES:
+        blow = STRIKES[FAULT].format(pid=os.getpid(), pause=pause)
+        now = f"date +%s.%N > {NOTE}.new; mv {NOTE}.new {NOTE}"
+        subprocess.Popen(["sh", "-c", f"sleep {delay}; {now}; {blow}"])
 
 
 def mesh_of(devices: list[Any]) -> Mesh:
@@ -182,13 +196,19 @@ def check(got: np.ndarray, wanted: np.ndarray, error: float) -> None:
 def after_the_fault(message: str, steps: list[Step], at: float) -> NoReturn:
     """The error is the right one and came soon; the group is over, and this process is not."""
     code = "[BACKEND_TIMEOUT]" if FAULT == "stopped" else "[BACKEND_RANK_DIED]"
-    says = "ended its program" if FAULT == "left" else "died during"
-    for text in (code, f"rank {VICTIM} (process {VICTIM}, device 0, pid "):
+    says = {"left": "ended its program", "killed": "died during"}.get(FAULT, "")
+    whom = (
+        f"process {VICTIM}"
+        if FAULT == "early"
+        else f"rank {VICTIM} (process {VICTIM}, device 0, pid "
+    )
+    for text in (code, whom, says):
         assert text in message, message
-    assert FAULT == "stopped" or says in message, message
     took = at - float(NOTE.read_text())
     if RANK != VICTIM:
-        assert took < (LIMIT_S if FAULT == "stopped" else 0) + 2, f"told after {took} s"
+        # Of an early one a rank is told when it has traced and compiled what it is to run.
+        soon = {"early": 10.0, "stopped": LIMIT_S + 2}.get(FAULT, 2.0)
+        assert took < soon, f"told after {took} s"
     for step in steps:
         try:
             step(0)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-FAULTS = ("killed", "stopped", "paused", "late", "left")
-FATAL = ("killed", "stopped", "left")
+FAULTS = ("early", "killed", "stopped", "paused", "late", "left")
+FATAL = ("early", "killed", "stopped", "left")
 
 
 def run(fault: str, ranks: int, victim: int, seed: int, note: Path) -> None:
@@ -33,13 +33,14 @@ def run(fault: str, ranks: int, victim: int, seed: int, note: Path) -> None:
     )
     told = f"{fault}: rank {victim} of {ranks}, seed {seed}\n{done.stdout}"
     print(told)
+    killed = fault in ("early", "killed")
     passed = {int(rank) for rank in re.findall(r"rank (\d) passed", done.stdout)}
-    assert passed == set(range(ranks)) - ({victim} if fault == "killed" else set()), told
+    assert passed == set(range(ranks)) - ({victim} if killed else set()), told
     # Each ends with its own code.
     codes = {int(r): int(c) for r, c in re.findall(r"rank (\d) failed.*: exit code (\d+)", told)}
-    ends = set(range(ranks)) - ({victim} if fault in ("killed", "left") else set())
+    ends = set(range(ranks)) - ({victim} if killed or fault == "left" else set())
     assert codes == ({rank: 40 + rank for rank in ends} if fault in FATAL else {}), told
-    assert (f"rank {victim} failed: killed by SIGKILL" in told) == (fault == "killed")
+    assert (f"rank {victim} failed: killed by SIGKILL" in told) == killed
     assert set(os.listdir("/dev/shm")) <= before
 
 
