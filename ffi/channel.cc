@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -45,6 +48,8 @@ enum : uint32_t { kOpen, kClosing, kClosed };
 struct Channel::Header {
   uint64_t token;  // known to those who were told the address
   uint32_t first_epoch;
+  bool waited;  // whoever closed it, and in this epoch
+  uint32_t epoch;
   Failure failure;
   std::atomic<uint32_t> closed;
   char message[2048];
@@ -101,7 +106,7 @@ std::unique_ptr<Channel> Channel::attach(Members members, int64_t process,
   if (!segment) return nullptr;
   std::unique_ptr<Channel> channel(
       new Channel(std::move(segment), std::move(members), process, timeout));
-  if (channel->address().substr(channel->address().find(' ')) != address.substr(space)) {
+  if (" " + std::to_string(channel->header_->token) != address.substr(space)) {
     *problem = address.substr(0, space) + " is not the memory of this group";
     return nullptr;
   }
@@ -121,18 +126,19 @@ std::string Channel::open() {
     ports_[rank] = std::make_unique<Port>(*this, rank);
     states_[rank]->pid.store(getpid(), std::memory_order_release);
   }
+  address_ = segment_->path() + " " + std::to_string(header_->token);
   return "";
-}
-
-std::string Channel::address() const {
-  return segment_->path() + " " + std::to_string(header_->token);
 }
 
 uint32_t Channel::first_epoch() const { return header_->first_epoch; }
 
-Status Channel::close(const Status& status) {
+Status Channel::close(const Status& status, std::optional<uint32_t> epoch) {
+  std::lock_guard lock(door_);
+  if (!segment_) return end_;
   uint32_t open = kOpen;
   if (header_->closed.compare_exchange_strong(open, kClosing, std::memory_order_acq_rel)) {
+    header_->waited = epoch.has_value();
+    header_->epoch = epoch.value_or(0);
     header_->failure = status.failure;
     const size_t bytes = std::min(status.message.size(), sizeof header_->message - 1);
     std::memcpy(header_->message, status.message.data(), bytes);
@@ -159,6 +165,43 @@ Status Channel::closed() const {
   return {header_->failure, header_->message};
 }
 
+bool Channel::closed_after(uint32_t epoch) const {
+  return header_->closed.load(std::memory_order_acquire) == kClosed && header_->waited &&
+         static_cast<int32_t>(header_->epoch - epoch) > 0;
+}
+
+Status Channel::retire() {
+  std::lock_guard lock(door_);
+  if (!segment_) return end_;
+  if (!retired_.load(std::memory_order_relaxed)) {
+    end_ = closed();
+    retired_.store(true, std::memory_order_release);
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (!states_[rank]->pid.load(std::memory_order_acquire) && !is_dead(rank)) return end_;
+  }
+  std::vector<Port*> taken;
+  for (const auto& port : ports_) {
+    if (!port) continue;
+    if (port->take()) {
+      taken.push_back(port.get());
+      continue;
+    }
+    for (Port* other : taken) other->release();
+    return end_;
+  }
+  segment_.reset();
+  return end_;
+}
+
+void Channel::leave() {
+  std::lock_guard lock(door_);
+  if (!segment_) return;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (is_local(rank)) states_[rank]->left.store(1, std::memory_order_release);
+  }
+}
+
 void Channel::ring(int rank) const {
   if (!states_[rank]->sleeping.load(std::memory_order_seq_cst)) return;
   states_[rank]->bell.fetch_add(1, std::memory_order_seq_cst);
@@ -166,8 +209,10 @@ void Channel::ring(int rank) const {
 }
 
 bool Channel::is_dead(int rank) const {
-  if (is_local(rank) || !states_[rank]->pid.load(std::memory_order_acquire)) return false;
-  return !segment_->held(rank);
+  if (is_local(rank)) return false;
+  if (states_[rank]->pid.load(std::memory_order_acquire)) return !segment_->held(rank);
+  const int32_t pid = expected_.empty() ? 0 : expected_[rank];
+  return pid && kill(pid, 0) && errno == ESRCH;
 }
 
 std::string Channel::name() const {
@@ -186,11 +231,19 @@ std::string Channel::device_name(int rank) const {
 }
 
 std::string Channel::rank_name(int rank) const {
-  const int32_t pid = states_[rank]->pid.load(std::memory_order_acquire);
+  // What is known of this process's own is asked without the memory, too.
+  const int32_t pid =
+      is_local(rank) ? getpid() : states_[rank]->pid.load(std::memory_order_acquire);
   const int64_t device = members_.devices[rank];
   return "rank " + std::to_string(rank) + " (process " + std::to_string(process_of(device)) +
          ", device " + std::to_string(ordinal_of(device)) +
          (pid ? ", pid " + std::to_string(pid) + ")" : ")");
+}
+
+std::string Channel::fate(int rank) const {
+  return states_[rank]->left.load(std::memory_order_acquire)
+             ? "ended its program before the end of "
+             : "died during ";
 }
 
 std::string Channel::whereabouts(int rank) const {
@@ -206,32 +259,53 @@ std::string Channel::whereabouts(int rank) const {
 namespace {
 
 struct Registry {
+  const pid_t pid = getpid();
   std::mutex mutex;
   std::map<Members, std::unique_ptr<Channel>> channels;
 };
 
+// Says that the ranks of this process leave; a fork of it has none.
+void leave_at_exit();
+
 // Never destroyed: executables may outlive static objects.
 Registry& registry() {
-  static Registry& instance = *new Registry;
+  static Registry& instance = [&]() -> Registry& {
+    std::atexit(leave_at_exit);
+    return *new Registry;
+  }();
   return instance;
+}
+
+void leave_at_exit() {
+  std::lock_guard lock(registry().mutex);
+  if (getpid() != registry().pid) return;
+  for (const auto& [members, channel] : registry().channels) {
+    if (channel) channel->leave();
+  }
 }
 
 }  // namespace
 
-std::string create_channel(const Members& members, int64_t process,
+std::string create_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, std::string* problem) {
   std::lock_guard lock(registry().mutex);
   std::unique_ptr<Channel>& channel = registry().channels[members];
-  if (!channel) channel = Channel::create(members, process, timeout, problem);
+  if (!channel) {
+    channel = Channel::create(members, process, timeout, problem);
+    if (channel) channel->expect(std::move(pids));
+  }
   return channel ? channel->address() : "";
 }
 
-std::string attach_channel(const Members& members, int64_t process,
+std::string attach_channel(const Members& members, std::vector<int32_t> pids, int64_t process,
                            std::chrono::nanoseconds timeout, const std::string& address) {
   std::lock_guard lock(registry().mutex);
   std::unique_ptr<Channel>& channel = registry().channels[members];
   std::string problem;
-  if (!channel) channel = Channel::attach(members, process, timeout, address, &problem);
+  if (!channel) {
+    channel = Channel::attach(members, process, timeout, address, &problem);
+    if (channel) channel->expect(std::move(pids));
+  }
   return problem;
 }
 

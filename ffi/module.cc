@@ -69,23 +69,23 @@ NB_MODULE(_ffi, m) {
   m.def("set_process", &jaxcc::set_process, "process"_a, "first_device"_a);
   m.def(
       "create_channel",
-      [](std::vector<int64_t> devices, int64_t outbox, int64_t process) {
+      [](std::vector<int64_t> devices, std::vector<int32_t> pids, int64_t outbox, int64_t process) {
         nb::gil_scoped_release unlocked;
         std::string problem;
-        std::string address = jaxcc::create_channel({std::move(devices), outbox}, process,
-                                                    jaxcc::time_limit(), &problem);
+        std::string address = jaxcc::create_channel({std::move(devices), outbox}, std::move(pids),
+                                                    process, jaxcc::time_limit(), &problem);
         return std::make_pair(address, problem);
       },
-      "devices"_a, "outbox"_a, "process"_a);
+      "devices"_a, "pids"_a, "outbox"_a, "process"_a);
   m.def(
       "attach_channel",
-      [](std::vector<int64_t> devices, int64_t outbox, int64_t process,
+      [](std::vector<int64_t> devices, std::vector<int32_t> pids, int64_t outbox, int64_t process,
          const std::string& address) {
         nb::gil_scoped_release unlocked;
-        return jaxcc::attach_channel({std::move(devices), outbox}, process, jaxcc::time_limit(),
-                                     address);
+        return jaxcc::attach_channel({std::move(devices), outbox}, std::move(pids), process,
+                                     jaxcc::time_limit(), address);
       },
-      "devices"_a, "outbox"_a, "process"_a, "address"_a);
+      "devices"_a, "pids"_a, "outbox"_a, "process"_a, "address"_a);
   m.def(
       "has_channel",
       [](std::vector<int64_t> devices, int64_t outbox) {

@@ -52,15 +52,16 @@ std::string Port::collective() const {
 }
 
 Status Port::begin(const Signature& signature, int64_t place) {
-  if (busy_.exchange(true, std::memory_order_acquire)) {
+  if (!take()) {
+    if (const Status* const end = channel_.retired()) return *end;
     return {Failure::kMismatch, "[BACKEND_BUSY] " + signature.op + ": " +
                                     channel_.rank_name(seat_) + " of " + channel_.name() +
                                     " is in another collective of this group; let one need what "
                                     "the other gives, or call both in one function"};
   }
   if (channel_.is_closed()) {
-    busy_.store(false, std::memory_order_release);
-    return channel_.closed();
+    release();
+    return channel_.retire();
   }
   if (signature_ != &signature) {
     signature_ = &signature;
@@ -75,7 +76,9 @@ Status Port::begin(const Signature& signature, int64_t place) {
 
 void Port::end() {
   state_.ended.store(state_.begun.load(std::memory_order_relaxed), std::memory_order_release);
-  busy_.store(false, std::memory_order_release);
+  const bool over = channel_.is_closed();
+  release();
+  if (over) channel_.retire();
 }
 
 bool Port::meet() { return pass_barrier() && (agreed_ || agree()); }
@@ -162,26 +165,36 @@ bool Port::sleep() {
     state_.sleeping.store(1, std::memory_order_seq_cst);
   }
   bell_ = state_.bell.load(std::memory_order_seq_cst);
+  if (have_all_come()) return true;
   if (channel_.is_closed()) {
     status_ = channel_.closed();
-    return false;
+    // If others have gone on since, all that live come here, too.
+    if (!channel_.closed_after(epoch_)) return false;
   }
   for (int peer = 0; peer < view_.ranks; ++peer) {
     // A rank may end after it has come; what it left is still there.
     if (has_come(peer) || !channel_.is_dead(peer) || has_come(peer)) continue;
     status_ = channel_.close({Failure::kDied, "[BACKEND_RANK_DIED] " + channel_.rank_name(peer) +
-                                                  " died during " + collective() + "; it " +
-                                                  channel_.whereabouts(peer)});
+                                                  " " + channel_.fate(peer) + collective() +
+                                                  "; it " + channel_.whereabouts(peer)},
+                             epoch_);
     return false;
   }
   if (!patience_->over(channel_.timeout())) return true;
-  status_ = channel_.close(late());
+  status_ = channel_.close(late(), epoch_);
   return false;
 }
 
 bool Port::has_come(int peer) const {
   const Flag* const inbox = view_.flags[seat_] + epoch_ % Channel::kSlots * view_.ranks;
   return static_cast<int32_t>(load_acquire(&inbox[peer].epoch) - (epoch_ + 1)) >= 0;
+}
+
+bool Port::have_all_come() const {
+  for (int peer = 0; peer < view_.ranks; ++peer) {
+    if (!has_come(peer)) return false;
+  }
+  return true;
 }
 
 Status Port::late() const {

@@ -30,6 +30,10 @@ class Port {
   Status begin(const Signature& signature, int64_t place);
   void end();
 
+  // Keeps the rank out of collectives, unless it is in one.
+  bool take() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void release() { busy_.store(false, std::memory_order_release); }
+
   char* out() const { return channel_.outbox(seat_, epoch_); }
   const char* in(int32_t rank) const { return channel_.outbox(seats_[rank], epoch_ - 1); }
   bool meet();
@@ -59,6 +63,7 @@ class Port {
   bool agree();
   bool sleep();
   bool has_come(int peer) const;
+  bool have_all_come() const;
   Status late() const;
   std::string collective() const;
   std::string strangers() const;

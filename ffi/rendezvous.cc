@@ -158,6 +158,8 @@ Status Group::abandoned(const std::string& op) const {
 
 void Group::spoil(int64_t run, const std::string& why) {
   mark_failed(run, why);
+  // Who has looked before that, and is about to sleep, then does not.
+  state_.fetch_xor(kStirred, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) wake_all(futex_word(), /*shared=*/false);
 }
 

@@ -46,12 +46,14 @@ class Group {
   friend class Exchanger;
 
   // The group's word: which ranks came, whether the work is open, whether the epoch is being given
-  // up, whether the one before was, and the epoch.
+  // up, whether the one before was, a bit that changes when a failure makes sleepers look again,
+  // and the epoch.
   static constexpr uint64_t kRankMask = (uint64_t{1} << kMaxRanks) - 1;
   static constexpr uint64_t kOpen = uint64_t{1} << 32;
   static constexpr uint64_t kClosing = uint64_t{1} << 33;
   static constexpr uint64_t kStale = uint64_t{1} << 34;
-  static constexpr int kEpochShift = 35;
+  static constexpr uint64_t kStirred = uint64_t{1} << 35;
+  static constexpr int kEpochShift = 36;
   static constexpr uint64_t epoch_of(uint64_t state) { return state >> kEpochShift; }
   static constexpr uint64_t after(uint64_t epoch) { return (epoch + 1) << kEpochShift; }
 
@@ -83,7 +85,7 @@ class Group {
   std::string strangers() const;
   std::string name() const;
   bool has_failed(int64_t run) const { return run == failed_run_.load(std::memory_order_seq_cst); }
-  // The half of the word that changes when the work opens or the epoch ends.
+  // The half of the word that changes when sleepers have to look.
   const uint32_t* futex_word() const {
     static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
     return reinterpret_cast<const uint32_t*>(&state_) + 1;

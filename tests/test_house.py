@@ -14,6 +14,7 @@ PACKAGE = ROOT / "jaxcc"
 FLOOR = {
     "compat": 0,
     "layout": 1,
+    "peers": 1,
     "program": 2,
     "settings": 2,
     "codegen": 3,
@@ -30,7 +31,7 @@ FLOOR = {
     "cli": 8,
 }
 FILES = {"_compat": "compat", "_version": "compat", "__main__": "cli"}
-FILES |= {"_coordination": "compat", "_settings": "settings"}
+FILES |= {"_coordination": "compat", "_peers": "peers", "_settings": "settings"}
 PRIVATE_JAX = ("jax._src", "jax.extend", "jaxlib")
 SOURCES = [
     "jaxcc/**/*.py",
@@ -128,7 +129,8 @@ def test_bazel_names_every_source_once() -> None:
     assert not wanted - set(named), "in no target of BUILD.bazel"
     assert len(wanted) > 50
     twice = {source for source in named if named.count(source) > 1}
-    assert twice <= {f"ffi/tests/{name}.h" for name in ("problems", "testing", "worlds")}
+    shared = ("problems", "processes", "steps", "testing", "worlds")
+    assert twice <= {f"ffi/tests/{name}.h" for name in shared}
     assert all((ROOT / source).exists() for source in named)
 
 

@@ -3,12 +3,13 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <functional>
 
 #include "../staged.h"
+#include "processes.h"
 #include "testing.h"
 
 namespace jaxcc::testing {
@@ -54,27 +55,41 @@ std::unique_ptr<Channel> create(int ranks, std::chrono::nanoseconds timeout) {
   return channel;
 }
 
-// A process that is rank 1 and does `count` sums, then waits or ends.
-pid_t other_rank(const std::string& address, int count, bool waits) {
+// A process that is a rank of the channel, does body(sum, port), and ends.
+using Body = std::function<void(Sum& sum, Channel& channel, Port& port)>;
+pid_t other_rank(const Channel& whole, int rank, const Body& body) {
   const pid_t pid = fork();
   if (pid) return pid;
   std::string problem;
-  const auto channel = Channel::attach(members(2), 1, std::chrono::seconds(60), address, &problem);
+  const auto channel =
+      Channel::attach(members(whole.ranks()), rank, whole.timeout(), whole.address(), &problem);
   CHECK(channel && problem.empty());
-  Sum sum(2);
-  for (int i = 0; i < count; ++i) {
-    CHECK(sum.run(channel->port(1)).failure == Failure::kNone);
-    for (float x : sum.result) CHECK(x == 2);
-  }
-  while (waits) pause();
+  Sum sum(whole.ranks());
+  body(sum, *channel, channel->port(rank));
   _exit(0);
+}
+
+void sums(Sum& sum, Port& port, int count) {
+  for (int i = 0; i < count; ++i) {
+    sum.result.assign(sum.result.size(), -1);
+    CHECK(sum.run(port).failure == Failure::kNone);
+    for (float x : sum.result) CHECK(x == static_cast<float>(port.channel().ranks()));
+  }
+}
+
+void wait_for_ever() {
+  for (;;) pause();
 }
 
 void check_death() {
   const auto channel = create(2, std::chrono::seconds(60));
-  const pid_t pid = other_rank(channel->address(), 100, true);
+  const pid_t pid = other_rank(*channel, 1, [](Sum& sum, Channel&, Port& port) {
+    sums(sum, port, 100);
+    wait_for_ever();
+  });
   Sum sum(2);
-  for (int i = 0; i < 100; ++i) CHECK(sum.run(channel->port(0)).failure == Failure::kNone);
+  sums(sum, channel->port(0), 100);
+  CHECK(has_memory());
   std::thread killer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     kill(pid, SIGKILL);
@@ -88,23 +103,118 @@ void check_death() {
       says(status, "[BACKEND_RANK_DIED] rank 1 (process 1, device 0, pid " + std::to_string(pid)));
   CHECK(says(status, "died during sum #101"));
   CHECK(says(status, "was last in sum of 1x8 #100"));
+  CHECK(!has_memory());
   CHECK(sum.run(channel->port(0)).message == status.message);
+  CHECK(channel->close({Failure::kTimeout, "later"}).message == status.message);
   waitpid(pid, nullptr, 0);
+}
+
+// A process that ends before it has joined is noticed, too, where it is known.
+void check_death_before() {
+  const auto channel = create(2, std::chrono::seconds(60));
+  const pid_t pid = fork();
+  if (pid == 0) wait_for_ever();
+  channel->expect({0, pid});
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    kill(pid, SIGKILL);
+    CHECK(exit_code(pid) == -SIGKILL);
+  });
+  Sum sum(2);
+  const Status status = sum.run(channel->port(0));
+  killer.join();
+  CHECK(says(status, "[BACKEND_RANK_DIED] rank 1 (process 1, device 0) died during sum #1"));
+  CHECK(says(status, "it has not joined"));
+  CHECK(!has_memory());
+}
+
+// A rank that sleeps while all have come gets its result, though others have met with the end of
+// the channel before it looks.
+void check_late_look() {
+  const auto channel = create(3, std::chrono::seconds(60));
+  const pid_t late = other_rank(*channel, 1, [](Sum& sum, Channel&, Port& port) {
+    sums(sum, port, 1);
+    const Status status = sum.run(port);
+    CHECK(says(status, "[BACKEND_RANK_DIED] rank 2 (process 2"));
+    CHECK(says(status, "died during sum #2"));
+  });
+  while (!channel->state(1).sleeping) std::this_thread::yield();
+  kill(late, SIGSTOP);
+  CHECK(waitpid(late, nullptr, WUNTRACED) == late);
+  const pid_t dead = other_rank(*channel, 2, [](Sum& sum, Channel&, Port& port) {
+    sums(sum, port, 1);
+    raise(SIGKILL);
+  });
+  Sum sum(3);
+  sums(sum, channel->port(0), 1);
+  CHECK(sum.run(channel->port(0)).failure == Failure::kDied);
+  kill(late, SIGCONT);
+  CHECK(exit_code(late) == 0);
+  CHECK(exit_code(dead) == -SIGKILL);
+}
+
+// A program that ends while others count on it is no crash.
+void check_left() {
+  const auto channel = create(2, std::chrono::seconds(60));
+  const pid_t pid = other_rank(*channel, 1, [](Sum& sum, Channel& channel, Port& port) {
+    sums(sum, port, 3);
+    channel.leave();
+  });
+  Sum sum(2);
+  sums(sum, channel->port(0), 3);
+  const Status status = sum.run(channel->port(0));
+  CHECK(status.failure == Failure::kDied);
+  CHECK(
+      says(status, "pid " + std::to_string(pid) + ") ended its program before the end of sum #4"));
+  CHECK(says(status, "it was last in sum of 1x8 #3"));
+  CHECK(exit_code(pid) == 0);
+}
+
+// Ranks of one process give the memory back when none is in a collective; the others' outlives it.
+void check_memory() {
+  std::string problem;
+  const Members four{{0, 1, 2, int64_t{1} << kProcessShift}, kOutbox};
+  const auto channel = Channel::create(four, 0, std::chrono::seconds(60), &problem);
+  CHECK(channel);
+  const Channel& whole = *channel;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const auto own = Channel::attach(four, 1, std::chrono::seconds(60), whole.address(), &problem);
+    CHECK(own);
+    Sum sum(4);
+    Status status;
+    do status = sum.run(own->port(3));
+    while (status.failure == Failure::kNone);
+    CHECK(status.failure == Failure::kMismatch && status.message == "enough");
+    _exit(0);
+  }
+  on_ranks(3, [&](int rank) {
+    Sum sum(4);
+    if (rank == 2) {
+      sums(sum, channel->port(rank), 50);
+      channel->close({Failure::kMismatch, "enough"});
+    }
+    Status status;
+    do status = sum.run(channel->port(rank));
+    while (status.failure == Failure::kNone);
+    CHECK(status.message == "enough");
+    CHECK(sum.run(channel->port(rank)).message == "enough");
+  });
+  CHECK(!has_memory());
+  CHECK(exit_code(pid) == 0);
 }
 
 // A rank that leaves after the last collective has left its part of it.
 void check_end() {
   for (int i = 0; i < 20; ++i) {
     const auto channel = create(2, std::chrono::seconds(60));
-    const pid_t pid = other_rank(channel->address(), 3, false);
+    const pid_t pid =
+        other_rank(*channel, 1, [](Sum& sum, Channel&, Port& port) { sums(sum, port, 3); });
     Sum sum(2);
-    for (int k = 0; k < 3; ++k) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(k == 2 ? 20 : 0));
-      CHECK(sum.run(channel->port(0)).failure == Failure::kNone);
-    }
-    int status;
-    waitpid(pid, &status, 0);
-    CHECK(status == 0);
+    sums(sum, channel->port(0), 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    sums(sum, channel->port(0), 1);
+    CHECK(exit_code(pid) == 0);
   }
 }
 
@@ -189,6 +299,10 @@ void check_strangers() {
 int main() {
   using namespace jaxcc::testing;
   check_death();
+  check_death_before();
+  check_late_look();
+  check_left();
+  check_memory();
   check_end();
   check_timeout();
   check_mismatch();

@@ -194,6 +194,9 @@ class Atomic {
   T fetch_or(T x, std::memory_order order = std::memory_order_seq_cst) {
     return update([&](T old) { return old | x; }, order);
   }
+  T fetch_xor(T x, std::memory_order order = std::memory_order_seq_cst) {
+    return update([&](T old) { return old ^ x; }, order);
+  }
   bool compare_exchange_weak(T& expected, T desired,
                              std::memory_order order = std::memory_order_seq_cst) {
     uint64_t old = static_cast<uint64_t>(expected);

@@ -143,8 +143,8 @@ inline Problem make_problem(const std::vector<Shape>& shapes, int ranks, Random&
   return problem;
 }
 
-inline void check_update(const Problem& before, const Problem& after) {
-  const int ranks = static_cast<int>(before.ranks.size());
+// What one rank has after the update.
+inline void check_rank(const Problem& before, const Problem& after, int rank) {
   for (size_t t = 0; t < before.signature->tensors.size(); ++t) {
     const Tensor& tensor = before.signature->tensors[t];
     for (int64_t i = 0; i < tensor.outer * tensor.extent; ++i) {
@@ -154,9 +154,17 @@ inline void check_update(const Problem& before, const Problem& after) {
       for (const Rank& rank : before.ranks) g += rank.g[t][i];
       const Rank& own = before.ranks[owner];
       const double w = own.w[t][i] - double{own.scale} * (g + own.m[t][local]);
-      CHECK(std::abs(after.ranks[owner].m[t][local] - g) < 1e-5);
-      for (int r = 0; r < ranks; ++r) CHECK(std::abs(after.ranks[r].w[t][i] - w) < 1e-4);
-      for (int r = 1; r < ranks; ++r) CHECK(after.ranks[r].w[t][i] == after.ranks[0].w[t][i]);
+      if (owner == rank) CHECK(std::abs(after.ranks[rank].m[t][local] - g) < 1e-5);
+      CHECK(std::abs(after.ranks[rank].w[t][i] - w) < 1e-4);
+    }
+  }
+}
+
+inline void check_update(const Problem& before, const Problem& after) {
+  for (size_t r = 0; r < before.ranks.size(); ++r) {
+    check_rank(before, after, static_cast<int>(r));
+    for (size_t t = 0; t < before.signature->tensors.size(); ++t) {
+      CHECK(after.ranks[r].w[t] == after.ranks[0].w[t]);
     }
   }
 }

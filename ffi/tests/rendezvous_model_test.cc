@@ -64,9 +64,10 @@ struct Calls {
   bool small = false;
   int phases = 0;  // of an exchange; 0: they use one another's buffers
   int impatient = 0;
-  int hasty = -1;   // the only execution in which a rank, the first, is; -1: all are, in all
-  int liar = -1;    // a rank that comes to another collective in the first execution
-  int absent = -1;  // a rank that does not come in the last one
+  int hasty = -1;       // the only execution in which a rank, the first, is; -1: all are, in all
+  int liar = -1;        // a rank that comes to another collective in the first execution
+  int absent = -1;      // a rank that does not come in the last one
+  bool spoils = false;  // but says that it failed
   Orders orders = Orders::kAsWritten;
 };
 
@@ -158,11 +159,14 @@ Result calls(const Calls& how) {
               return how.hasty < 0 || (how.hasty == run && rank == 0) ? how.impatient : 0;
             };
             for (int run = 0; run < how.executions; ++run) {
-              if (run + 1 == how.executions && rank == how.absent) return;
+              if (run + 1 == how.executions && rank == how.absent) {
+                if (how.spoils) state->group.spoil(run, "why");
+                return;
+              }
               const bool lies = run == 0 && rank == how.liar;
               const auto part = how.phases ? exchange : take_part;
               const bool good = part(*state, how, lies ? other : usual, rank, run);
-              const bool may_fail = how.impatient || (how.liar >= 0 && run == 0);
+              const bool may_fail = how.impatient || (how.liar >= 0 && run == 0) || how.spoils;
               w.check(good || may_fail, "a collective fails for no reason");
               const bool must =
                   (how.liar >= 0 && run == 0) || (how.absent >= 0 && run + 1 == how.executions);
@@ -217,6 +221,10 @@ void check_failures() {
   how.executions = 2;
   how.small = true;
   expect("a rank that does not come to the second", calls(how), "");
+  how = {};
+  how.absent = 1;
+  how.spoils = true;
+  expect("a rank that fails elsewhere releases who waits for it", calls(how), "");
   how = {};
   how.executions = 2;
   how.liar = 1;

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import jax
 
-from jaxcc import _compat
+from jaxcc import _compat, _peers
 from jaxcc._settings import timeout_s
 from jaxcc.launch._clusters import Place, find_place
 from jaxcc.launch._exit import finish_at_exit
@@ -64,6 +64,7 @@ def init(
     if place.coordinator is None:
         place = _ask_mpi(place)
     _join(place)
+    _peers.announce(place.rank)
     finish_at_exit()
 
 

@@ -74,7 +74,7 @@ def _set_path(folder: str) -> None:
 
 def _join(seat: Seat, launcher: Launcher) -> None:
     """Makes JAX know of the other ranks, when all have come so far."""
-    from jaxcc import _compat
+    from jaxcc import _compat, _peers
     from jaxcc._settings import timeout_s
     from jaxcc.launch._exit import finish_at_exit
 
@@ -90,6 +90,7 @@ def _join(seat: Seat, launcher: Launcher) -> None:
             fixes=("import jax on every rank, even where a rank does nothing else",),
         )
     _compat.join(seat.coordinator, seat.ranks, seat.rank, devices=seat.devices, timeout_s=limit)
+    _peers.announce(seat.rank)
     finish_at_exit()
 
 

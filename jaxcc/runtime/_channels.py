@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import socket
+import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxcc import _compat
+from jaxcc import _compat, _peers
 from jaxcc._settings import timeout_s
 from jaxcc._version import __version__
 from jaxcc.layout import BackendError
@@ -27,6 +26,10 @@ PROCESS_SHIFT = 20
 """Where the number of a process stands in the name of a rank's device."""
 
 _SPACE = "jaxcc/"
+_WAITED = "DEADLINE_EXCEEDED"
+# How often who waits for a process looks whether it still runs.
+_LOOK_S = 0.2
+_A_MOMENT_S = 0.05
 
 # An outbox, of operands and results, stays in the caches of a rank and those that read from it. A
 # smaller one means more waiting, which is long where ranks share cores with other work.
@@ -44,7 +47,8 @@ def meet_processes(processes: Iterable[int]) -> None:
 
     Raises:
       BackendError: BACKEND_NOT_LOCAL if a process is on another machine, in another container or
-        belongs to another user, BACKEND_DISAGREE, BACKEND_TIMEOUT if one has not come so far.
+        belongs to another user, BACKEND_DISAGREE, BACKEND_TIMEOUT if one has not come so far,
+        BACKEND_RANK_DIED if one never will.
     """
     mine = _facts()
     for process in sorted(set(processes) - {jax.process_index()}):
@@ -85,7 +89,7 @@ def open_channels(groups: Iterable[tuple[int, ...]], op: str, unit_bytes: int = 
       The bytes of an outbox, by which the FFI targets find the channels.
 
     Raises:
-      BackendError: BACKEND_SHARED_MEMORY if there is none, BACKEND_TIMEOUT.
+      BackendError: BACKEND_SHARED_MEMORY if there is none, BACKEND_TIMEOUT, BACKEND_RANK_DIED.
     """
     outbox = _outbox_for(unit_bytes)
     for members in groups:
@@ -102,14 +106,16 @@ def _open_channel(members: tuple[int, ...], outbox: int, op: str) -> None:
     if module.has_channel(list(members), outbox):
         return
     key = f"channel/{outbox}/{'.'.join(map(str, members))}"
+    pids = [_peers.pid_of(member >> PROCESS_SHIFT) for member in members]
     if members[0] >> PROCESS_SHIFT == here:
-        address, problem = module.create_channel(list(members), outbox, here)
+        address, problem = module.create_channel(list(members), pids, outbox, here)
         if not problem:
             _store().key_value_set(_SPACE + key, address)
     else:
         address = _read(key, members[0] >> PROCESS_SHIFT, op)
-        problem = module.attach_channel(list(members), outbox, here, address)
+        problem = module.attach_channel(list(members), pids, outbox, here, address)
     if problem:
+        _check_alive(members[0] >> PROCESS_SHIFT, op)
         raise BackendError(
             "BACKEND_SHARED_MEMORY",
             f"{op}: process {here} cannot share memory with the others",
@@ -135,25 +141,20 @@ def _outbox_for(unit_bytes: int) -> int:
 def _facts() -> dict[str, Any]:
     """What this process says of itself; the others can read it from now on."""
     agree = {what: value() for what, value in _FACTS.items()}
-    facts = {"place": _place(), "host": socket.gethostname(), "agree": agree}
+    facts = {"place": _peers.place(), "host": socket.gethostname(), "agree": agree}
     _publish(json.dumps(facts, sort_keys=True))
     return facts
 
 
 @functools.cache
 def _publish(facts: str) -> None:
+    _peers.announce(jax.process_index())
     _store().key_value_set(f"{_SPACE}process/{jax.process_index()}", facts, allow_overwrite=True)
 
 
 @functools.cache
 def _facts_of(process: int) -> dict[str, Any]:
     return json.loads(_read(f"process/{process}", process, "a group of several processes"))
-
-
-def _place() -> str:
-    """The same for processes that can open each other's files in /proc."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
 
 
 def _store() -> _compat.KeyValueStore:
@@ -167,15 +168,33 @@ def _store() -> _compat.KeyValueStore:
     return store
 
 
+def _check_alive(process: int, op: str) -> None:
+    if _peers.has_ended(process):
+        raise BackendError(
+            "BACKEND_RANK_DIED",
+            f"{op}: process {process} (pid {_peers.pid_of(process)}) ended before it was ready",
+            fixes=("its own output says why; start all processes again",),
+        ) from None
+
+
 def _read(key: str, process: int, op: str) -> str:
     """What another process has stored, or will have within the limit of time."""
-    limit = timeout_s()
-    try:
-        return _store().blocking_key_value_get(_SPACE + key, int(1000 * limit))
-    except Exception as error:
-        raise BackendError(
-            "BACKEND_TIMEOUT",
-            f"{op}: process {process} did not come to trace it within {limit:g} s",
-            because=str(error).splitlines()[0],
-            fixes=("trace the same program in every process", "raise JAXCC_TIMEOUT_S"),
-        ) from None
+    store, limit = _store(), timeout_s()
+    until = time.monotonic() + limit
+    while True:
+        left = until - time.monotonic()
+        # What it stored before it ended is there.
+        ended = _peers.has_ended(process)
+        try:
+            wait = _A_MOMENT_S if ended else max(_A_MOMENT_S, min(left, _LOOK_S))
+            return store.blocking_key_value_get(_SPACE + key, int(1000 * wait))
+        except Exception as error:
+            if ended:
+                _check_alive(process, op)
+            if left <= _LOOK_S or _WAITED not in str(error):
+                raise BackendError(
+                    "BACKEND_TIMEOUT",
+                    f"{op}: process {process} did not come to trace it within {limit:g} s",
+                    because=str(error).splitlines()[0],
+                    fixes=("trace the same program in every process", "raise JAXCC_TIMEOUT_S"),
+                ) from None

@@ -18,10 +18,17 @@ def load_kernel(key: str, path: str) -> str:
 def set_process(process: int, first_device: int) -> None:
     """Says which process this is, and what XLA calls its first device; before any call."""
 
-def create_channel(devices: list[int], outbox: int, process: int) -> tuple[str, str]:
-    """The address of a group's channel, made unless it is there; and what went wrong, or ""."""
+def create_channel(
+    devices: list[int], pids: list[int], outbox: int, process: int
+) -> tuple[str, str]:
+    """The address of a group's channel, made unless it is there; and what went wrong, or "".
 
-def attach_channel(devices: list[int], outbox: int, process: int, address: str) -> str:
+    `pids` are the processes of the ranks, 0 where they are not known.
+    """
+
+def attach_channel(
+    devices: list[int], pids: list[int], outbox: int, process: int, address: str
+) -> str:
     """Joins a channel that another process has made; returns what went wrong, or ""."""
 
 def has_channel(devices: list[int], outbox: int) -> bool:
