@@ -281,6 +281,18 @@ def stopped() -> None:
     os.kill(int(note.read_text()), signal.SIGCONT)
 
 
+def waiting() -> None:
+    """Who waits long leaves the core to others."""
+    call = total()
+    call()
+    if RANK == 1:
+        time.sleep(2)
+    before = time.process_time()
+    call()
+    if RANK == 0:
+        assert time.process_time() - before < 0.4
+
+
 def different() -> None:
     """Different programs are told so, on every rank, and the group works on."""
     same, mine = total(), total(op="max" if RANK else "sum", size=100 + RANK)

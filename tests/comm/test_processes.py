@@ -55,6 +55,10 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
     run("stopped", 2, JAXCC_TIMEOUT_S="2", NOTE=str(tmp_path / "pid"))
 
 
+def test_a_waiting_rank_is_idle() -> None:
+    run("waiting", 2)
+
+
 def test_different_programs() -> None:
     run("different", 2)
 
