@@ -225,6 +225,8 @@ void check_failures() {
   how.absent = 1;
   how.spoils = true;
   expect("a rank that fails elsewhere releases who waits for it", calls(how), "");
+  how.phases = 1;
+  expect("the same, of an exchange", calls(how), "");
   how = {};
   how.executions = 2;
   how.liar = 1;
