@@ -7,8 +7,9 @@ namespace {
 
 // Of each tensor. Less is done by the last rank to come before the others have looked.
 constexpr int64_t kLeastBytes = int64_t{4} << 10;
-// More has left the caches before XLA writes there again.
-constexpr int64_t kMostBytes = int64_t{2} << 20;
+// Beside larger messages XLA divides what it computes among its threads, which takes so much longer
+// that one wait less counts for more.
+constexpr int64_t kMostBytes = int64_t{256} << 10;
 // In place, whoever stores what others read becomes its owner at once.
 constexpr int64_t kMostBytesInPlace = int64_t{128} << 10;
 

@@ -19,7 +19,7 @@ class Exchanger {
   };
 
   // Of a group whose ranks have a core each; more ranks wait less if whoever runs does the work.
-  static constexpr int64_t kOutboxBytes = int64_t{512} << 10;
+  static constexpr int64_t kOutboxBytes = int64_t{256} << 10;
   static bool fits(int64_t ranks);
   // Whether it is faster, for so many tensors of a rank that others read or get, of `bytes`
   // together; `in_place` if what they read is where the results go.

@@ -116,7 +116,10 @@ class Group {
 
 template <class Ready>
 void Group::wait(uint64_t epoch, int seat, int missing, Ready ready) {
-  Patience patience(missing, own_cores());
+  // Beside large collectives XLA's own threads compute, too: a rank that holds its core while it
+  // waits keeps them from it.
+  const bool brief = entries_[seat].call.signature->chunks <= 1;
+  Patience patience(brief ? missing : own_cores(), own_cores());
   do {
     if (ready(state_.load(std::memory_order_acquire))) return;
   } while (patience.spin());

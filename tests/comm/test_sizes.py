@@ -79,9 +79,11 @@ def test_fused_optimizers(size: int) -> None:
     rng = np.random.default_rng()
     shapes = {"w": (size,), "b": (7, 3)}
     mesh = oracles.mesh_of(2, "dp")
-    tx, plain = optim.adam(0.1, axis_name="dp", mesh=mesh), optax.adam(0.1)
+    tx = optim.adam(0.1, axis_name="dp", mesh=mesh)
+    plain: Any = optax.adam(0.1)
     params: Any = fused.randoms(rng, shapes)
-    state, plain_params, plain_state = tx.init(params), params, plain.init(params)
+    plain_params: Any = params
+    state, plain_state = tx.init(params), plain.init(params)
     step = fused.on_ranks(tx, mesh, None, "step")
     for _ in range(STEPS):
         grads = fused.randoms(rng, shapes, (2,))
