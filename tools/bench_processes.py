@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""All-reduces between two processes: jaxcc's shared memory against JAX's gloo, in one run.
+"""All-reduces between two processes: jaxcc's shared memory against gloo or mpi4jax, in one run.
 
     python -m jaxcc run -n 2 --bind none tools/bench_processes.py
+    mpirun -n 2 python tools/bench_processes.py --peer mpi
 
 For each size it prints the medians of interleaved rounds: of one call of a compiled program, and of
 one all-reduce in a loop within a program, which both sides share.
@@ -20,11 +21,14 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jaxcc
 from jaxcc import comm
 
-BACKENDS = {
+type Reduce = Callable[[Any], Any]
+
+PEERS: dict[str, Reduce] = {
     "gloo": lambda v: lax.psum(v, "r"),
-    "jaxcc": lambda v: comm.all_reduce(v, "r", backend="host"),
+    "mpi": lambda v: comm.all_reduce(v, "r", backend="mpi"),
 }
 SIZES = [1 << shift for shift in (10, 14, 16, 17, 18, 20, 22, 24, 26)]
 ROUNDS = 9
@@ -36,43 +40,50 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="bytes (1 KiB to 64 MiB)")
-    sizes = parser.parse_args().sizes
+    parser.add_argument("--peer", choices=tuple(PEERS), default="gloo", help="(gloo)")
+    options = parser.parse_args()
+    jaxcc.init()
+    peer = options.peer
+    backends = {peer: PEERS[peer], "jaxcc": lambda v: comm.all_reduce(v, "r", backend="host")}
     mesh = jax.make_mesh((jax.device_count(),), ("r",), axis_types=(AxisType.Auto,))
     if jax.process_index() == 0:
-        print(f"{'bytes':>9} {'gloo call':>10} {'jaxcc':>8} {'x':>12}", end="")
-        print(f" {'gloo loop':>12} {'jaxcc':>8} {'x':>12}")
-    for size in sizes:
-        cells = [_compare(mesh, size, loop) for loop in (False, True)]
+        print(f"{'bytes':>9} {peer + ' call':>10} {'jaxcc':>8} {'x':>12}", end="")
+        print(f" {peer + ' loop':>12} {'jaxcc':>8} {'x':>12}")
+    for size in options.sizes:
+        cells = [_compare(mesh, backends, size, loop) for loop in (False, True)]
         if jax.process_index() == 0:
             print(f"{size:>9} " + "  ".join(cells), flush=True)
 
 
-def _compare(mesh: Any, size: int, loop: bool) -> str:
-    """Medians in microseconds, and the ratio with its spread."""
+def _compare(mesh: Any, backends: dict[str, Reduce], size: int, loop: bool) -> str:
+    """Medians in microseconds, the peer's first, and the ratio with its spread."""
     x = np.random.default_rng(0).normal(size=(mesh.size, size // 4)).astype(np.float32)
     over = NamedSharding(mesh, P("r"))
     given = jax.make_array_from_callback(x.shape, over, lambda i: x[i])
     inner = max(4, min(1000, (1 << 24) // size)) if loop else 1
-    calls = {name: _program(mesh, f, inner) for name, f in BACKENDS.items()}
+    calls = {name: _program(mesh, f, inner) for name, f in backends.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call(given).block_until_ready()
         call(given).block_until_ready()
-    repeat = _agreed(mesh, calls["gloo"], given)
+    peer = next(iter(calls))
+    repeat = _agreed(mesh, calls[peer], given)
     for _ in range(ROUNDS):
         for name, call in calls.items():
             start = time.perf_counter()
             for _ in range(repeat):
                 call(given).block_until_ready()
             times[name].append((time.perf_counter() - start) / repeat / inner * 1e6)
-    gloo, ours = (np.asarray(times[name]) for name in ("gloo", "jaxcc"))
-    ratios = np.sort(gloo / ours)
+    theirs, ours = (np.asarray(times[name]) for name in calls)
+    ratios = np.sort(theirs / ours)
     low, high = ratios[len(ratios) // 4], ratios[-len(ratios) // 4]
-    median = np.median(gloo) / np.median(ours)
-    return f"{np.median(gloo):>10.1f} {np.median(ours):>8.1f} {median:>4.1f} [{low:.1f}-{high:.1f}]"
+    median = np.median(theirs) / np.median(ours)
+    return (
+        f"{np.median(theirs):>10.1f} {np.median(ours):>8.1f} {median:>4.1f} [{low:.1f}-{high:.1f}]"
+    )
 
 
-def _program(mesh: Any, f: Callable[[Any], Any], inner: int) -> Any:
+def _program(mesh: Any, f: Reduce, inner: int) -> Any:
     def per_rank(v: Any) -> Any:
         def step(_: Any, y: Any) -> Any:
             return f(y) * np.float32(0.5)
