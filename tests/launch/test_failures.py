@@ -10,8 +10,16 @@ import time
 import pytest
 from launching import SAY, SUM, Launcher, is_alive, wait_until_gone
 
-# Rank 1 ends in one of many ways while the others would wait for a minute.
-END = SAY + "say(os.getpid())\nif RANK == 1:\n    {}\ntime.sleep(60)"
+# Rank 1 ends in one of many ways, once all have said who they are; the others would wait for a
+# minute.
+END = SAY + """
+say(os.getpid())
+while RANK == 1 and len(open(os.environ["LINES"]).readlines()) < RANKS:
+    time.sleep(0.01)
+if RANK == 1:
+    {}
+time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize(
