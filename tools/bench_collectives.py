@@ -26,8 +26,9 @@ from jax.sharding import PartitionSpec as P
 from jaxcc import comm
 
 BACKENDS = ("host", "xla")
-# Bytes of one rank's operand, and steps in a program.
-SIZES = {1 << 10: 200, 1 << 16: 100, 1 << 20: 20, 1 << 24: 3}
+# Bytes of one rank's operand, and steps in a program: enough that ranks which wake on one core have
+# gone apart.
+SIZES = {1 << 10: 2000, 1 << 16: 500, 1 << 20: 100, 1 << 24: 8}
 # More than any result has: operands are 1 and 2.
 NEVER = 77
 NAMES = (
