@@ -44,6 +44,7 @@ from jaxcc._compat._processes import key_value_store as key_value_store
 from jaxcc._compat._processes import start_on_cpu as start_on_cpu
 from jaxcc._compat._traces import current_mesh as current_mesh
 from jaxcc._compat._traces import outside_all_traces as outside_all_traces
+from jaxcc._compat._traces import outside_transforms as outside_transforms
 from jaxcc._compat._traces import trace_state as trace_state
 from jaxcc._compat._traces import traced_for as traced_for
 from jaxcc._compat._types import as_varying_as as as_varying_as
