@@ -49,6 +49,7 @@ from jaxcc._compat._traces import trace_state as trace_state
 from jaxcc._compat._traces import traced_for as traced_for
 from jaxcc._compat._types import as_varying_as as as_varying_as
 from jaxcc._compat._types import is_tracer as is_tracer
+from jaxcc._compat._types import result_type as result_type
 from jaxcc._compat._types import type_of as type_of
 from jaxcc._compat._types import unify_varying as unify_varying
 from jaxcc._compat._types import varying_axes as varying_axes

@@ -150,10 +150,12 @@ def _ranks(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
     try:
         ranks = math.prod(lax.axis_size(axis) for axis in axes)
     except NameError:
-        if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
-            return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
-        here = mesh if mesh is not None and bound.empty else bound
-        names = ", ".join(map(repr, here.axis_names)) or "none"
+        here = bound.manual_axes
+        if mesh is not None and not here:
+            if set(axes) <= set(mesh.axis_names):
+                return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
+            here = mesh.axis_names
+        names = ", ".join(map(repr, here)) or "none"
         wanted = ", ".join(map(repr, axes))
         raise LayoutError(
             "LAYOUT_AXIS",

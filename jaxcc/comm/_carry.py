@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxcc._compat import varying_axes
+from jaxcc._compat import result_type, varying_axes
 from jaxcc.comm._backends import BACKENDS
 from jaxcc.comm._call import AxisName, Call, Group, as_array, group_of, varying
 from jaxcc.comm._choose import choose
@@ -61,7 +61,7 @@ def carry(
     choice = choose(call, backend, table)
     if x.size == 0 and group.on_devices:
         # XLA refuses some collectives of nothing, and its older versions crash on others.
-        made = jax.eval_shape(lambda x: what.in_lax(x, group), x)
+        made = result_type(lambda x: what.in_lax(x, group), x)
         y = varying(jnp.zeros(made.shape, made.dtype), sorted(varying_axes(made)))
     else:
         y = BACKENDS[choice.backend].run(x, call)
