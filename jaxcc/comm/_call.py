@@ -116,6 +116,21 @@ def as_array(collective: str, operand: Any) -> jax.Array:
         ) from None
 
 
+def dtype_on_the_way(dtype: Any, group: Group) -> jnp.dtype:
+    """What a backend gets for an array of `dtype`: keys as their words, packed integers as bytes,
+    as XLA has few collectives of them."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jnp.dtype(jnp.uint32)
+    return in_bytes(dtype) if group.on_devices else jnp.dtype(dtype)
+
+
+def in_bytes(dtype: Any) -> jnp.dtype:
+    """`dtype`, or the byte that holds an integer of 2 or 4 bits."""
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        return jnp.dtype(jnp.uint8 if jnp.issubdtype(dtype, jnp.unsignedinteger) else jnp.int8)
+    return jnp.dtype(dtype)
+
+
 def group_of(
     collective: str, axis_name: AxisName, mesh: Mesh | None, *, outside: bool = False
 ) -> Group:
