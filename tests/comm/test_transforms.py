@@ -1,4 +1,4 @@
-"""Independent collectives of one program, each under transformations of its own."""
+"""Collectives under transformations: independent ones, each under its own, and forward mode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from ranks import mesh_of
 
 from jaxcc import comm
+from jaxcc.layout import JaxccError
 
 Collective = Callable[[jax.Array], jax.Array]
 
@@ -74,3 +75,27 @@ def test_independent_collectives_come_in_one_order(under: Any, check_vma: bool) 
             np.testing.assert_array_equal(
                 actual, np.stack(wanted, 1), err_msg=f"{name} {parameters}"
             )
+
+
+@pytest.mark.parametrize(
+    "differentiate",
+    [jax.jacfwd, lambda f: jax.hessian(lambda x: jnp.sum(f(x) ** 2))],
+    ids=["jacfwd", "hessian"],
+)
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "broadcast"])
+def test_forward_mode_is_an_error_that_names_the_backend_that_has_it(
+    name: str, differentiate: Any
+) -> None:
+    mesh = mesh_of(2)
+    x = np.random.default_rng(len(name)).normal(size=4).astype(np.float32)
+
+    def on(backend: str) -> Callable:
+        def body(v: jax.Array) -> jax.Array:
+            return getattr(comm, name)(v, "r", backend=backend, mesh=mesh)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("r"), out_specs=P(), check_vma=False)
+
+    with pytest.raises(JaxccError, match="backend='xla'") as caught:
+        differentiate(on("host"))(x)
+    assert caught.value.code == "BACKEND_FORWARD_MODE" and name in str(caught.value)
+    differentiate(on("xla"))(x)
