@@ -44,10 +44,12 @@ from jaxcc._compat._processes import key_value_store as key_value_store
 from jaxcc._compat._processes import start_on_cpu as start_on_cpu
 from jaxcc._compat._traces import current_mesh as current_mesh
 from jaxcc._compat._traces import outside_all_traces as outside_all_traces
+from jaxcc._compat._traces import outside_transforms as outside_transforms
 from jaxcc._compat._traces import trace_state as trace_state
 from jaxcc._compat._traces import traced_for as traced_for
 from jaxcc._compat._types import as_varying_as as as_varying_as
 from jaxcc._compat._types import is_tracer as is_tracer
+from jaxcc._compat._types import result_type as result_type
 from jaxcc._compat._types import type_of as type_of
 from jaxcc._compat._types import unify_varying as unify_varying
 from jaxcc._compat._types import varying_axes as varying_axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,16 @@ def type_of(x: Any) -> tuple[tuple[int, ...], Any]:
     if not isinstance(x, jax.Array):
         return np.shape(x), jax.dtypes.canonicalize_dtype(jax.numpy.result_type(x))
     return x.shape, x.dtype
+
+
+def result_type(f: Callable[[Any], Any], x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of `f(x)`, one array, and over which axes JAX takes it to differ.
+
+    Of a mesh some of whose axes `shard_map` leaves to the compiler, what `jax.eval_shape` gives
+    says the axes without the mesh, which JAX refuses.
+    """
+    traced: Any = jax.make_jaxpr(f)(x)
+    return traced.out_avals[0]
 
 
 def is_tracer(x: Any) -> bool:

@@ -116,6 +116,21 @@ def as_array(collective: str, operand: Any) -> jax.Array:
         ) from None
 
 
+def dtype_on_the_way(dtype: Any, group: Group) -> jnp.dtype:
+    """What a backend gets for an array of `dtype`: keys as their words, packed integers as bytes,
+    as XLA has few collectives of them."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jnp.dtype(jnp.uint32)
+    return in_bytes(dtype) if group.on_devices else jnp.dtype(dtype)
+
+
+def in_bytes(dtype: Any) -> jnp.dtype:
+    """`dtype`, or the byte that holds an integer of 2 or 4 bits."""
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        return jnp.dtype(jnp.uint8 if jnp.issubdtype(dtype, jnp.unsignedinteger) else jnp.int8)
+    return jnp.dtype(dtype)
+
+
 def group_of(
     collective: str, axis_name: AxisName, mesh: Mesh | None, *, outside: bool = False
 ) -> Group:
@@ -150,10 +165,12 @@ def _ranks(collective: str, axes: tuple[str, ...], mesh: Mesh | None) -> tuple[i
     try:
         ranks = math.prod(lax.axis_size(axis) for axis in axes)
     except NameError:
-        if mesh is not None and bound.empty and set(axes) <= set(mesh.axis_names):
-            return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
-        here = mesh if mesh is not None and bound.empty else bound
-        names = ", ".join(map(repr, here.axis_names)) or "none"
+        here = bound.manual_axes
+        if mesh is not None and not here:
+            if set(axes) <= set(mesh.axis_names):
+                return math.prod(mesh.shape[axis] for axis in axes), bool(axes)
+            here = mesh.axis_names
+        names = ", ".join(map(repr, here)) or "none"
         wanted = ", ".join(map(repr, axes))
         raise LayoutError(
             "LAYOUT_AXIS",

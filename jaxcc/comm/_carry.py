@@ -8,12 +8,21 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxcc._compat import varying_axes
+from jaxcc._compat import result_type, varying_axes
 from jaxcc.comm._backends import BACKENDS
-from jaxcc.comm._call import AxisName, Call, Group, as_array, group_of, varying
+from jaxcc.comm._call import (
+    AxisName,
+    Call,
+    Group,
+    as_array,
+    dtype_on_the_way,
+    group_of,
+    varying,
+)
 from jaxcc.comm._choose import choose
 from jaxcc.comm._collective import Collective
 from jaxcc.comm._table import Table
+from jaxcc.layout import is_key
 
 
 def carry_each(
@@ -57,12 +66,24 @@ def carry(
 ) -> jax.Array:
     """One collective of one array; arguments and errors as `carry_each`."""
     x = x.astype(what.operand_dtype(x.dtype))
-    call = Call(what, group, tuple(x.shape), x.dtype)
+    return what.finish(_carried(what, x, group, backend, table), group)
+
+
+def _carried(
+    what: Collective, x: jax.Array, group: Group, backend: str, table: Table | None
+) -> jax.Array:
+    """`carry`, without what comes before and after it."""
+    dtype = dtype_on_the_way(x.dtype, group)
+    if is_key(x):
+        # A key's words lie in a last dimension, where those of `what` do not count it.
+        words = jax.vmap(
+            lambda word: _carried(what, word, group, backend, table), in_axes=-1, out_axes=-1
+        )(jax.random.key_data(x))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(x))
+    call = Call(what, group, tuple(x.shape), dtype)
     choice = choose(call, backend, table)
     if x.size == 0 and group.on_devices:
         # XLA refuses some collectives of nothing, and its older versions crash on others.
-        made = jax.eval_shape(lambda x: what.in_lax(x, group), x)
-        y = varying(jnp.zeros(made.shape, made.dtype), sorted(varying_axes(made)))
-    else:
-        y = BACKENDS[choice.backend].run(x, call)
-    return what.finish(y, group)
+        made = result_type(lambda x: what.in_lax(x, group), x)
+        return varying(jnp.zeros(made.shape, made.dtype), sorted(varying_axes(made)))
+    return BACKENDS[choice.backend].run(x.astype(dtype), call).astype(x.dtype)

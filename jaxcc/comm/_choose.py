@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxcc.comm._backends import BACKENDS
-from jaxcc.comm._call import AxisName, Call, group_of
+from jaxcc.comm._call import AxisName, Call, dtype_on_the_way, group_of
 from jaxcc.comm._collective import COLLECTIVES
 from jaxcc.comm._table import Table, current_table
 from jaxcc.layout import BackendError, JaxccError, TableError
@@ -119,5 +119,5 @@ def explain(
             f"{collective} does not take {parameters}: {error}",
             fixes=(f"pass the arguments of jaxcc.comm.{collective}",),
         ) from None
-    dtype = what.operand_dtype(operand.dtype)
+    dtype = dtype_on_the_way(what.operand_dtype(operand.dtype), group)
     return choose(Call(what, group, tuple(operand.shape), dtype), backend, table)

@@ -9,6 +9,16 @@ from typing import Any
 from jaxcc.layout import LayoutError
 
 
+def integer_of(value: Any) -> int | None:
+    """`value` as an integer; None if it is none, such as a boolean or a value that is traced."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def dim_of(name: str, x: Any, dim: Any, *, new: bool = False) -> int:
     """The dimension `dim` of `x`, or a new one of the result, counted from the last.
 
@@ -16,7 +26,7 @@ def dim_of(name: str, x: Any, dim: Any, *, new: bool = False) -> int:
       LayoutError: LAYOUT_ARGUMENT.
     """
     ndim = len(x.shape) + new
-    place = _integer(dim)
+    place = integer_of(dim)
     if place is None or not -ndim <= place < ndim:
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -54,7 +64,7 @@ def root_of(name: str, root: Any, ranks: int) -> int:
     Raises:
       LayoutError: LAYOUT_ARGUMENT.
     """
-    place = _integer(root)
+    place = integer_of(root)
     if place is None or place < 0 or (place >= ranks and ranks > 1):
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -72,7 +82,7 @@ def counts_of(name: str, counts: Any, ranks: int) -> tuple[int, ...]:
       LayoutError: LAYOUT_ARGUMENT.
     """
     known = isinstance(counts, Sequence) or hasattr(counts, "tolist")
-    places = [_integer(count) for count in counts] if known else []
+    places = [integer_of(count) for count in counts] if known else []
     if not known or len(places) != ranks or any(p is None or p < 0 for p in places):
         raise LayoutError(
             "LAYOUT_ARGUMENT",
@@ -102,12 +112,3 @@ def sized(name: str, x: Any, dim: int, least: int, *, exact: bool = False) -> No
 def begins_of(counts: Sequence[int]) -> list[int]:
     """Where each rank's part begins, one after another."""
     return [sum(counts[:r]) for r in range(len(counts))]
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None

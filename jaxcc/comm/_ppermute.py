@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
@@ -15,7 +18,7 @@ from jaxcc.comm._blocks import move, whole, zeros
 from jaxcc.comm._call import AxisName, Group, group_of
 from jaxcc.comm._carry import carry_each
 from jaxcc.comm._collective import Again, Collective, collective
-from jaxcc.comm._parameters import root_of
+from jaxcc.comm._parameters import integer_of, root_of
 from jaxcc.comm._table import Table
 from jaxcc.layout import LayoutError
 from jaxcc.runtime import Move
@@ -39,7 +42,8 @@ class Permute(Collective):
     def in_lax(self, x: jax.Array, group: Group) -> jax.Array:
         if not group.axes:
             return x if self.perm else jnp.zeros_like(x)
-        return _lax.ppermute(x, group.axes, self.perm)
+        axes, perm = _in_mesh_order(group.axes, self.perm)
+        return _lax.ppermute(x, axes, perm)
 
     def moves(self, shape: Sequence[int], ranks: int) -> Sequence[Move]:
         place = whole(shape)
@@ -56,15 +60,28 @@ class Permute(Collective):
         return again(self.name, cotangent, perm=[(to, source) for source, to in self.perm])
 
 
+def _in_mesh_order(axes: tuple[str, ...], perm: Pairs) -> tuple[tuple[str, ...], Pairs]:
+    """The same sends with the axes as the mesh has them, which is how XLA numbers ranks."""
+    named = jax.sharding.get_abstract_mesh().axis_names
+    if not set(axes) <= set(named):
+        return axes, perm
+    ordered = tuple(sorted(axes, key=named.index))
+    sizes = [lax.axis_size(axis) for axis in axes]
+    numbers = np.arange(np.prod(sizes)).reshape(sizes)
+    # Entry r is the rank by `axes` of the one that is r by `ordered`.
+    ranks = numbers.transpose([axes.index(axis) for axis in ordered]).ravel().tolist()
+    return ordered, [(ranks.index(source), ranks.index(to)) for source, to in perm]
+
+
 def _checked(name: str, perm: Any, ranks: int) -> tuple[tuple[int, int], ...]:
     try:
-        pairs = tuple((int(source), int(to)) for source, to in perm)
+        pairs = tuple((operator.index(source), operator.index(to)) for source, to in perm)
     except (TypeError, ValueError):
         pairs = None
     if pairs is None or any(not 0 <= rank < ranks for pair in pairs for rank in pair):
         raise LayoutError(
             "LAYOUT_ARGUMENT",
-            f"{name}: perm is {perm!r}, not pairs of ranks of a group of {ranks}",
+            f"{name}: perm is {reprlib.repr(perm)}, not pairs of ranks of a group of {ranks}",
             fixes=(f"pass pairs (source, target) of numbers from 0 to {ranks - 1}",),
         )
     for what, side in (("sends", 0), ("receives", 1)):
@@ -73,7 +90,7 @@ def _checked(name: str, perm: Any, ranks: int) -> tuple[tuple[int, int], ...]:
         if twice is not None:
             raise LayoutError(
                 "LAYOUT_ARGUMENT",
-                f"{name}: rank {twice} {what} twice in {list(pairs)}",
+                f"{name}: rank {twice} {what} twice in {reprlib.repr(list(pairs))}",
                 because="a rank sends to one rank and receives from one",
                 fixes=("use several calls", "use jaxcc.comm.broadcast for one rank's value"),
             )
@@ -129,7 +146,15 @@ def shift(
       As `ppermute`.
     """
     ranks = group_of("shift", axis_name, mesh).ranks
-    targets = [(rank, rank + by) for rank in range(ranks)]
+    steps = integer_of(by)
+    if steps is None:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            f"shift: by is {by!r}, not a number of ranks",
+            because="who sends to whom is known while the program is traced",
+            fixes=("pass an integer, the same on every rank",),
+        )
+    targets = [(rank, rank + steps) for rank in range(ranks)]
     perm = [(rank, to % ranks) for rank, to in targets if wrap or 0 <= to < ranks]
     return ppermute(x, axis_name, perm, backend=backend, mesh=mesh, table=table)
 

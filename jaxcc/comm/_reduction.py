@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcc.comm._blocks import same_on_all
-from jaxcc.comm._call import Group
+from jaxcc.comm._call import Group, in_bytes
 from jaxcc.comm._collective import Collective
 from jaxcc.layout import REDUCE_OPS, LayoutError
 
@@ -81,4 +81,4 @@ def reduced(x: jax.Array, op: str, group: Group) -> jax.Array:
     every = _lax.all_gather(x, group.axes, to=same_on_all(group))
     if op == "prod":
         return jnp.prod(every, axis=0, dtype=x.dtype)
-    return _BITWISE[op].reduce(every, axis=0)
+    return _BITWISE[op].reduce(every.astype(in_bytes(x.dtype)), axis=0).astype(x.dtype)

@@ -234,6 +234,13 @@ _BACKEND = {
         "of C. Cast the operand to one that the message names, or use backend='xla', which has "
         "all.",
     ),
+    "FORWARD_MODE": (
+        "a collective is differentiated in forward mode",
+        "On the host and mpi backends a collective's derivative is a rule for reverse mode: "
+        "jax.grad, jax.vjp and jax.jacrev. jax.jvp, jax.jacfwd and jax.hessian need "
+        "backend='xla'. Where jax.jit stands between, JAX says it itself: a custom_vjp function "
+        "has no jvp.",
+    ),
     "KERNEL": (
         "a kernel cannot be loaded",
         "A compiled kernel is loaded from the cache when it is first used; the loader's message "

@@ -16,13 +16,14 @@ from jaxcc.runtime._fused import new_order
 
 
 class TraceOrders(threading.local):
-    """Chains the calls of one trace: the body of a shard_map, jit or loop, and its backward pass.
+    """Chains the calls of one trace: the body of a shard_map, jit or loop, what is under `vmap` or
+    a derivative in it, and its backward pass.
 
     A call in a nested function starts a chain of its own, which the calls around it precede or
     follow only as their data require.
     """
 
-    # Traces that are left for another (a loop's body, a gradient) and returned to nest no deeper.
+    # Traces that are left for another (a function's, a loop's body) and returned to nest no deeper.
     _DEPTH = 8
 
     def __init__(self) -> None:
@@ -43,7 +44,8 @@ class TraceOrders(threading.local):
             return
         here = _compat.trace_state()
         others = [entry for entry in self._latest if entry[0] != here]
-        self._latest = [*others[1 - self._DEPTH :], (here, order)]
+        kept = _compat.outside_transforms(order)
+        self._latest = [*others[1 - self._DEPTH :], (here, kept)]
 
 
 ORDERS = TraceOrders()

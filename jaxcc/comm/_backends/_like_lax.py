@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -51,6 +53,23 @@ def run_like_lax(library: Bare, x: jax.Array, call: Call, after: Order = None) -
         return None, varying(back, call.axes) if checked else back
 
     run.defvjp(forward, backward)
-    order, y = run(library.orders.take(after), varying(x, call.axes) if checked else x)
+    with _reverse_mode_only(call):
+        order, y = run(library.orders.take(after), varying(x, call.axes) if checked else x)
     library.orders.put(order)
     return y
+
+
+@contextlib.contextmanager
+def _reverse_mode_only(call: Call) -> Iterator[None]:
+    """Says what to do instead of forward mode, where JAX asks for it while it traces the call."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        raise BackendError(
+            "BACKEND_FORWARD_MODE",
+            f"{call} is differentiated in forward mode",
+            because="its derivative is a rule for reverse mode",
+            fixes=("use backend='xla', which has both", "jax.grad, jax.vjp or jax.jacrev of it"),
+        ) from error

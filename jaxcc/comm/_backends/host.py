@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcc._compat import result_type
 from jaxcc.comm._backends._backend import Order
 from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
@@ -69,7 +70,7 @@ class _Host:
     def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
         """The call, as moves or, where all ranks get one reduction, as a two-shot kernel."""
         assert order is not None
-        result = jax.eval_shape(lambda x: call.what.in_lax(x, call.group), x)
+        result = result_type(lambda x: call.what.in_lax(x, call.group), x)
         groups, op = _groups(call), str(call)
         moves = call.what.moves(call.shape, call.ranks)
         if moves is not None:
