@@ -12,7 +12,9 @@ from launching import SAY, SUM, Launcher, is_alive, wait_until_gone
 
 # Rank 1 ends in one of many ways, once all have said who they are; the others would wait for a
 # minute.
-END = SAY + """
+END = (
+    SAY
+    + """
 say(os.getpid())
 while RANK == 1 and len(open(os.environ["LINES"]).readlines()) < RANKS:
     time.sleep(0.01)
@@ -20,6 +22,7 @@ if RANK == 1:
     {}
 time.sleep(60)
 """
+)
 
 
 @pytest.mark.parametrize(
