@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 import os
 
+NAMES = frozenset(
+    f"JAXCC_{name}" for name in "CACHE_DIR CHECK COORDINATOR CXX RANK RANKS TABLE TIMEOUT_S".split()
+)
+"""The variables that jaxcc reads."""
+
 _TIMEOUT = "JAXCC_TIMEOUT_S"
 _USUAL_S = "300"
 # The C++ part counts nanoseconds in 64 bits, and sockets' clocks end soon after.

@@ -1,12 +1,16 @@
 """Variables of the environment that hold nonsense are named, with what they take."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from jaxcc._settings import timeout_s
+import jaxcc
+from jaxcc._settings import NAMES, timeout_s
+from jaxcc.cli.doctor._probe import FAILS, OK, PROBES, Answer
 from jaxcc.layout import BackendError
 
 NO_SECONDS = ["abc", "0", "-1", "nan", "inf", "1e30", "5 s"]
@@ -54,3 +58,30 @@ def test_collectives_of_one_process_refuse_it_too(text: str) -> None:
         assert "[BACKEND_SETTING] JAXCC_TIMEOUT_S is 'soon', not seconds" in done.stderr
     else:
         assert done.stdout == "2.0\n", done.stderr
+
+
+def test_the_names_are_all_that_the_sources_read() -> None:
+    files = Path(jaxcc.__file__).parent.rglob("*.py")
+    read = (re.findall(r"""["'](JAXCC_[A-Z_]+)["']""", file.read_text()) for file in files)
+    assert set().union(*read) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("JAXCC_TIMEOUT", "5", "unset JAXCC_TIMEOUT, or set JAXCC_TIMEOUT_S"),
+        ("JAXCC_QQQ", "1", "unset JAXCC_QQQ"),
+        ("JAXCC_TIMEOUT_S", "soon", "a number above 0"),
+    ],
+)
+def test_the_doctor_names_what_is_not_read(
+    name: str, text: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PROBES["settings"].look().state == OK
+    monkeypatch.setenv(name, text)
+    try:
+        answer = PROBES["settings"].look()
+    except BackendError as error:
+        answer = Answer.of_error(error)
+    assert answer.state == FAILS
+    assert any(says in fix for fix in answer.fixes)
