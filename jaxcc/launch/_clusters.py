@@ -58,12 +58,18 @@ def find_place(environment: Environment) -> Place | None:
     return None
 
 
+def is_address(text: object) -> bool:
+    """Whether it is a host's name and a port."""
+    found = re.fullmatch(r".+:(\d{1,5})", text) if isinstance(text, str) else None
+    return found is not None and 0 < int(found[1]) < 1 << 16
+
+
 def _told(environment: Environment) -> Place | None:
     """JAXCC_COORDINATOR, set by the user."""
     address = environment.get("JAXCC_COORDINATOR")
     if address is None:
         return None
-    if not re.fullmatch(r".+:\d+", address):
+    if not is_address(address):
         raise BackendError("BACKEND_SETTING", f"JAXCC_COORDINATOR is {address!r}, not HOST:PORT")
     rank, ranks = (_number(environment, name) for name in ("JAXCC_RANK", "JAXCC_RANKS"))
     return Place("JAXCC_COORDINATOR", rank, ranks, address)

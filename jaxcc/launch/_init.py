@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import operator
 import os
 import socket
 from dataclasses import replace
@@ -13,7 +14,7 @@ import jax
 
 from jaxcc import _compat, _peers
 from jaxcc._settings import timeout_s
-from jaxcc.launch._clusters import Place, find_place
+from jaxcc.launch._clusters import Place, find_place, is_address
 from jaxcc.launch._exit import finish_at_exit
 from jaxcc.launch._meeting import LOOPBACK, Missed, meet
 from jaxcc.layout import BackendError
@@ -43,7 +44,7 @@ def init(
       BackendError: BACKEND_STARTED if JAX has looked for devices already, BACKEND_COORDINATOR if
         ranks do not find one another, BACKEND_SETTING if variables contradict each other.
       TypeError: not all three arguments are given, or none.
-      ValueError: they are not an address, a number from 1 up, and one below that.
+      ValueError: they are not an address, an integer from 1 up, and one below that.
     """
     place = _given(coordinator, ranks, rank)
     if jax.distributed.is_initialized():
@@ -73,11 +74,15 @@ def _given(coordinator: str | None, ranks: int | None, rank: int | None) -> Plac
         return None
     if coordinator is None or ranks is None or rank is None:
         raise TypeError("jaxcc.init takes coordinator=, ranks= and rank= together, or none of them")
-    if ":" not in coordinator or not coordinator.rpartition(":")[2].isdecimal():
+    if not is_address(coordinator):
         raise ValueError(f"coordinator={coordinator!r} is not 'host:port'")
-    if not 0 <= rank < ranks:
+    try:
+        number, count = operator.index(rank), operator.index(ranks)
+    except TypeError:
+        raise ValueError(f"rank={rank!r} and ranks={ranks!r} are not integers") from None
+    if not 0 <= number < count:
         raise ValueError(f"rank={rank} is not one of {ranks} ranks, counted from 0")
-    return Place("the caller", rank, ranks, coordinator)
+    return Place("the caller", number, count, coordinator)
 
 
 def _ask_mpi(place: Place) -> Place:

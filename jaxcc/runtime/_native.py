@@ -8,6 +8,7 @@ from types import ModuleType
 
 import jax
 
+from jaxcc._settings import timeout_s
 from jaxcc.layout import BackendError
 
 
@@ -40,8 +41,9 @@ def register() -> None:
     handlers before their types; so the backend is started first.
 
     Raises:
-      BackendError: BACKEND_NOT_BUILT.
+      BackendError: BACKEND_NOT_BUILT, or BACKEND_SETTING for a limit of time that is none.
     """
+    timeout_s()
     module = native()
     devices = jax.local_devices(backend="cpu")
     module.set_process(jax.process_index(), min(device.id for device in devices))

@@ -9,10 +9,12 @@ import platform
 import resource
 import tempfile
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from jaxcc._malloc import TUNABLES, allocator, is_tuned
-from jaxcc.cli.doctor._probe import OFF, OK, Answer, probe
+from jaxcc._settings import NAMES, timeout_s
+from jaxcc.cli.doctor._probe import FAILS, OFF, OK, Answer, probe
 
 ROOM = "machine"
 _MIB = 1 << 20
@@ -143,7 +145,17 @@ def settings() -> Answer:
     """What the environment says to JAX, XLA and jaxcc."""
     found = _settings(os.environ)
     what = ", ".join(f"{name}={value}" for name, value in found.items())
+    unread = [name for name in found if name.startswith("JAXCC_") and name not in NAMES]
+    if unread:
+        because = f"jaxcc reads no {', no '.join(unread)}"
+        return Answer(FAILS, what, because, tuple(map(_meant, unread)), facts=found)
+    timeout_s()
     return Answer(OK, what or "none in the environment", facts=found)
+
+
+def _meant(unread: str) -> str:
+    near = get_close_matches(unread, NAMES, 1, cutoff=0.8)
+    return f"unset {unread}" + (f", or set {near[0]}" if near else "")
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,8 @@ class _Host:
             _groups(call)
             known = has_reduction(_reduction(call)) if call.op else _whole_bytes(call.dtype)
         except BackendError as error:
-            if error.code == "BACKEND_DISAGREE":  # ranks might then choose differently
+            # Ranks might then choose differently, or the user is not told.
+            if error.code in ("BACKEND_DISAGREE", "BACKEND_SETTING"):
                 raise
             return error
         if known:
