@@ -66,9 +66,10 @@ def all_reduce(
 
     Returns:
       The reduction, of the shape and dtype of `x`; a sum or product of bool counts in int32, and a
-      mean of integers is a float. Half types add up in float32 on `host` and `mpi`. "max" and "min"
-      leave NaN out on `xla` and `host`, so that NaN on all of several ranks gives an infinity, and
-      of two zeros they take the first rank's; on `mpi` it depends on the MPI library.
+      mean of integers is a float, of their sum, which wraps around as they do. Half types add up in
+      float32 on `host` and `mpi`. "max" and "min" leave NaN out on `xla` and `host`, so that NaN on
+      all of several ranks gives an infinity, and of two zeros they take the first rank's; on `mpi`
+      it depends on the MPI library.
 
     Raises:
       LayoutError: LAYOUT_REDUCE_OP, LAYOUT_AXIS.
