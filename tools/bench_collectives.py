@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=16")
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ def measure(name: str, mesh: Mesh, nbytes: int, dtype: str, rounds: int) -> dict
 def main() -> None:
     """Prints, for each collective and size, both backends' medians and the ratio with quartiles."""
     parser = argparse.ArgumentParser(description="Collectives of jaxcc.comm, host against xla")
-    parser.add_argument("--ranks", type=int, default=2, help="CPU devices, up to 8 (2)")
+    parser.add_argument("--ranks", type=int, default=2, help="CPU devices, up to 16 (2)")
     parser.add_argument("--rounds", type=int, default=15, help="timed turns (15)")
     parser.add_argument("--dtype", default="float32", help="of the operands (float32)")
     parser.add_argument("--json", action="store_true", help="print rows of a tuning table")
