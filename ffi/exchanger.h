@@ -5,7 +5,7 @@
 // XLA runs next, and outboxes are passed on so that nobody does.
 #pragma once
 
-#include "protocol/stream.h"
+#include "protocol/gather.h"
 #include "rendezvous.h"
 
 namespace jaxcc {
@@ -13,10 +13,7 @@ namespace jaxcc {
 // The platform of exchange.h for one rank of a Group with outboxes, in one collective.
 class Exchanger {
  public:
-  struct Lanes {
-    static constexpr int64_t first() { return 0; }
-    static constexpr int64_t step() { return 1; }
-  };
+  using Lanes = OneLane;
 
   // Of a group whose ranks have a core each; more ranks wait less if whoever runs does the work.
   static constexpr int64_t kOutboxBytes = int64_t{256} << 10;

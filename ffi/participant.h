@@ -5,6 +5,7 @@
 // while there is work.
 #pragma once
 
+#include "protocol/gather.h"
 #include "rendezvous.h"
 
 namespace jaxcc {
@@ -14,10 +15,7 @@ namespace jaxcc {
 // devices otherwise.
 class Participant {
  public:
-  struct Lanes {
-    static constexpr int64_t first() { return 0; }
-    static constexpr int64_t step() { return 1; }
-  };
+  using Lanes = OneLane;
 
   Participant(Group& group, int seat, const Call& call)
       : group_(group),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "channel.h"
-#include "protocol/stream.h"
+#include "protocol/gather.h"
 #include "signature.h"
 #include "wait.h"
 
@@ -18,10 +18,7 @@ namespace jaxcc {
 // devices otherwise.
 class Port {
  public:
-  struct Lanes {
-    static constexpr int64_t first() { return 0; }
-    static constexpr int64_t step() { return 1; }
-  };
+  using Lanes = OneLane;
 
   Port(Channel& channel, int seat);
 

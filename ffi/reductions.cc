@@ -2,7 +2,6 @@
 
 #include "protocol/reductions.h"
 
-#include <cstring>
 #include <map>
 
 #include "kernels.h"
@@ -101,12 +100,7 @@ void all_reduce(const jaxcc_tile* tile, Combine combine) {
     for (int32_t rank = 0; rank < tile->ranks; ++rank) in[rank] = place(rank, tile->first_operand);
     combine.run(out, in, tile->ranks, bytes);
     for (int32_t rank = 0; rank < tile->ranks; ++rank) {
-      char* result = place(rank, tile->first_result);
-      if (tile->stream) {
-        stream(result, out, bytes);
-      } else {
-        std::memcpy(result, out, bytes);
-      }
+      copy(place(rank, tile->first_result), out, bytes, tile->stream);
     }
   }
 }

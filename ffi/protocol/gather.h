@@ -63,22 +63,13 @@ struct OneLane {
   static constexpr int64_t step() { return 1; }
 };
 
-// Copies a block of a result to its place.
-inline void copy(const jaxcc_tile& tile, void* to, const void* from, int64_t bytes) {
-  if (tile.stream) {
-    stream(to, from, bytes);
-  } else {
-    __builtin_memcpy(to, from, bytes);
-  }
-}
-
 // Copies a block of result `index` to the ranks' arrays, `offset` bytes in; the owner has it
 // already if `kept`. Not inlined: it would be compiled anew for each result.
 __attribute__((noinline)) inline void spread(const jaxcc_tile& tile, int index, bool kept,
                                              const void* from, int64_t offset, int64_t bytes) {
   for (int32_t r = 0; r < tile.ranks; ++r) {
     if (kept && r == tile.owner) continue;
-    copy(tile, (char*)tile.buffers[r][index] + offset, from, bytes);
+    copy((char*)tile.buffers[r][index] + offset, from, bytes, tile.stream);
   }
 }
 

@@ -90,11 +90,7 @@ inline void copy_run(char* to, const char* from, int64_t bytes, bool past_cache)
       __builtin_memcpy(to, from, 16);
       return;
   }
-  if (past_cache && bytes >= 1024) {
-    stream(to, from, bytes);
-  } else {
-    __builtin_memcpy(to, from, bytes);
-  }
+  copy(to, from, bytes, past_cache && bytes >= 1024);
 }
 
 // Stores the bytes [begin, end) of one move. Buffer 0 of a rank is its operand, 1 its result.

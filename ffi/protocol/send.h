@@ -23,7 +23,8 @@ class Send {
     const int32_t first = gathers ? 0 : tile_.owner;
     const int32_t last = gathers ? tile_.ranks : tile_.owner + 1;
     for (int32_t r = first; r < last; ++r) {
-      if (tile_.targets) copy(tile_, (char*)tile_.targets[r][index_] + offset, scratch_, bytes);
+      if (tile_.targets)
+        copy((char*)tile_.targets[r][index_] + offset, scratch_, bytes, tile_.stream);
       if (!tile_.receives) __builtin_memset((char*)tile_.buffers[r][index_] + offset, 0, bytes);
     }
   }

@@ -12,10 +12,7 @@ namespace {
 // rank's own slice.
 class FlagsPlatform {
  public:
-  struct Lanes {
-    static constexpr int64_t first() { return 0; }
-    static constexpr int64_t step() { return 1; }
-  };
+  using Lanes = OneLane;
   FlagsPlatform(const PeerView& view, int block, int blocks, uint32_t call)
       : view_(view), block_(block), blocks_(blocks), epoch_(2 * call), next_(block) {}
 
