@@ -25,10 +25,12 @@ struct Epilogue {
   void total(const jaxcc_parts& parts) const { kernel.total(&parts); }
 };
 
-// Calls run(view) on a platform that has begun, where `view` has one rank's buffers.
+// Calls run(view) on a platform that has begun as `begun` says, where `view` has one rank's
+// buffers.
 template <class Platform, class F>
-Status in_collective(Platform& platform, const Signature& signature, void* const* buffers,
-                     bool stream, const F& run) {
+Status in_collective(Platform& platform, const Status& begun, const Signature& signature,
+                     void* const* buffers, bool stream, const F& run) {
+  if (begun.failure != Failure::kNone) return begun;
   void* const* group[kMaxRanks] = {};
   group[platform.rank()] = buffers;
   thread_local std::vector<jaxcc_part> parts;
@@ -45,9 +47,9 @@ Status in_collective(Platform& platform, const Signature& signature, void* const
 }
 
 template <class Platform>
-Status run_moves(Platform& platform, const MoveSignature& signature, void* const* buffers,
-                 bool stream) {
-  return in_collective(platform, signature, buffers, stream, [&](const PeerView& view) {
+Status run_moves(Platform& platform, const Status& begun, const MoveSignature& signature,
+                 void* const* buffers, bool stream) {
+  return in_collective(platform, begun, signature, buffers, stream, [&](const PeerView& view) {
     return MoveExchange(platform, view, signature.moves, platform.outbox_bytes()).run();
   });
 }
@@ -77,18 +79,17 @@ std::string StagedKernel::plan(const FusedSignature& signature, const Kernel& ke
 }
 
 Status StagedKernel::run(Port& port, int64_t place, void* const* buffers, bool stream) const {
-  const Status status = port.begin(*signature_, place);
-  return status.failure == Failure::kNone ? run_on(port, buffers, stream) : status;
+  return run_on(port, port.begin(*signature_, place), buffers, stream);
 }
 
 Status StagedKernel::run(Exchanger& rank, void* const* buffers, bool stream) const {
-  const Status status = rank.begin();
-  return status.failure == Failure::kNone ? run_on(rank, buffers, stream) : status;
+  return run_on(rank, rank.begin(), buffers, stream);
 }
 
 template <class Platform>
-Status StagedKernel::run_on(Platform& platform, void* const* buffers, bool stream) const {
-  return in_collective(platform, *signature_, buffers, stream, [&](const PeerView& view) {
+Status StagedKernel::run_on(Platform& platform, const Status& begun, void* const* buffers,
+                            bool stream) const {
+  return in_collective(platform, begun, *signature_, buffers, stream, [&](const PeerView& view) {
     return window_ ? one_shot(platform, kernel_.combine.run, view, bytes_, window_)
                    : two_shot(platform, view);
   });
@@ -117,14 +118,12 @@ bool StagedKernel::two_shot(Platform& platform, const PeerView& view) const {
 
 Status run_staged(Port& port, int64_t place, const MoveSignature& signature, void* const* buffers,
                   bool stream) {
-  const Status status = port.begin(signature, place);
-  return status.failure == Failure::kNone ? run_moves(port, signature, buffers, stream) : status;
+  return run_moves(port, port.begin(signature, place), signature, buffers, stream);
 }
 
 Status run_staged(Exchanger& rank, const MoveSignature& signature, void* const* buffers,
                   bool stream) {
-  const Status status = rank.begin();
-  return status.failure == Failure::kNone ? run_moves(rank, signature, buffers, stream) : status;
+  return run_moves(rank, rank.begin(), signature, buffers, stream);
 }
 
 }  // namespace jaxcc

@@ -29,7 +29,7 @@ class StagedKernel {
 
  private:
   template <class Platform>
-  Status run_on(Platform& platform, void* const* buffers, bool stream) const;
+  Status run_on(Platform& platform, const Status& begun, void* const* buffers, bool stream) const;
   template <class Platform>
   bool two_shot(Platform& platform, const PeerView& view) const;
 
