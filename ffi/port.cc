@@ -151,7 +151,7 @@ void Port::post(int32_t peer, Flag* flag, uint32_t epoch) const {
 }
 
 bool Port::patience(int64_t polls) {
-  if (polls == 0) patience_.emplace(view_.ranks - 1, all_cores());
+  if (polls == 0) patience_.emplace(view_.ranks - 1 < all_cores());
   return asleep_ ? sleep() : patience_->spin() || sleep();
 }
 

@@ -164,7 +164,7 @@ void Group::spoil(int64_t run, const std::string& why) {
 }
 
 // Ends the epoch unless all ranks have come by now.
-void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
+void Group::give_up(uint64_t epoch, int seat, bool spoilt) {
   uint64_t state = state_.load(std::memory_order_acquire);
   do {
     const bool waiting = epoch_of(state) == epoch && !(state & (kOpen | kClosing));
@@ -172,7 +172,7 @@ void Group::give_up(uint64_t epoch, int rank, bool spoilt) {
   } while (!state_.compare_exchange_weak(state, state | kClosing, std::memory_order_acq_rel));
 
   const uint64_t present = state & kRankMask;
-  const std::string& op = entries_[rank].call.signature->op;
+  const std::string& op = entries_[seat].call.signature->op;
   if (spoilt) return fail(epoch, present, abandoned(op));
   std::vector<std::string> absent;
   for (int peer = 0; peer < ranks(); ++peer) {
@@ -226,8 +226,7 @@ std::string Group::mismatch() const {
     if (call.site != first.site) {
       return head + one + " to one call of " + first.signature->text + "; " + peer +
              " to another call of it; where one is in a nested jit or loop and the other is not, "
-             "let "
-             "one need what the other gives";
+             "let one need what the other gives";
     }
   }
   return "";

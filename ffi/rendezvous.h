@@ -71,7 +71,7 @@ class Group {
   bool agree(uint64_t epoch);
   void open(uint64_t epoch, const Signature& signature, bool alone);
   void finish(uint64_t epoch, uint64_t flags = 0);
-  void give_up(uint64_t epoch, int rank, bool spoilt);
+  void give_up(uint64_t epoch, int seat, bool spoilt);
   void see_off(uint64_t epoch) const;
   Status abandoned(const std::string& op) const;
   void fail(uint64_t epoch, uint64_t present, const Status& status);
@@ -116,10 +116,10 @@ class Group {
 
 template <class Ready>
 void Group::wait(uint64_t epoch, int seat, int missing, Ready ready) {
-  // Beside large collectives XLA's own threads compute, too: a rank that holds its core while it
-  // waits keeps them from it.
+  // A rank that holds its core keeps from it others that are as many as cores, and, beside large
+  // collectives, XLA's own threads, which compute, too.
   const bool brief = entries_[seat].call.signature->chunks <= 1;
-  Patience patience(brief ? missing : own_cores(), own_cores());
+  Patience patience(brief && missing < own_cores());
   do {
     if (ready(state_.load(std::memory_order_acquire))) return;
   } while (patience.spin());

@@ -28,7 +28,7 @@ void pause() {
 
 }  // namespace
 
-Patience::Patience(int missing, int cores) : start_(Clock::now()), pausing_(missing < cores) {}
+Patience::Patience(bool may_pause) : start_(Clock::now()), pausing_(may_pause) {}
 
 bool Patience::spin() {
   if (pausing_) {

@@ -11,8 +11,8 @@ namespace jaxcc {
 // only then sleep, since a core that went idle takes some 20 us to wake.
 class Patience {
  public:
-  // `missing` ranks are waited for, on `cores`: if they are as many, one of them needs this one's.
-  Patience(int missing, int cores);
+  // `may_pause` if nobody needs this rank's core meanwhile.
+  explicit Patience(bool may_pause);
 
   // Pauses or yields. False once it is time to sleep.
   bool spin();

@@ -41,7 +41,7 @@ inline void sched_yield() { model::world->poll_again(/*patient=*/true); }
 
 namespace jaxcc {
 
-Patience::Patience(int, int) : start_(Clock::now()), pausing_(false) {}
+Patience::Patience(bool) : start_(Clock::now()), pausing_(false) {}
 bool Patience::spin() { return false; }
 int own_cores() { return 1; }
 void drain_streaming_stores() {}
