@@ -145,7 +145,7 @@ std::string FusedCall::stage(const ffi::RemainingArgs& args, const ffi::Remainin
                       : its == kReceiver ? counts[b] == tensor.outer * tensor.block
                       : its == kTotal    ? counts[b] == 1
                                          : true;
-    if (fits) return;
+    if (fits || !misfit.empty()) return;
     misfit = "buffer " + std::to_string(b) + " has " + std::to_string(counts[b]) +
              " elements, which does not fit what it is for";
   });
