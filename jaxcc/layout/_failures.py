@@ -94,7 +94,8 @@ def explained(
                     "\n".join([f"jaxcc traced the function for {group_text(sizes)}", *seen])
                 )
                 raise
-            # The class that JAX gives this refusal; what its own tracing lacks is named so, too.
+            # JAX refuses captured tracers with this class, as it does what it does not implement
+            # itself; only the message tells the two apart.
             if isinstance(error, NotImplementedError) and _CAPTURES in str(error):
                 raise captured_error(None, user_line(error)) from error
             axis = _unknown_axis(error, sizes)

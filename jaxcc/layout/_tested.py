@@ -58,7 +58,7 @@ def tested(program: Program, out_layouts: Any) -> LayoutReport:
         ]
         try:
             *found, expected = (run(one)[0] for run, one in zip(runs, inputs, strict=True))
-        # JAX raises it for a primitive that jax.vmap has no rule for.
+        # Nothing of ours is left out: JAX raises it for a primitive that jax.vmap has no rule for.
         except NotImplementedError as error:
             raise LayoutError(
                 "LAYOUT_UNSUPPORTED",
