@@ -70,4 +70,5 @@ def __getattr__(attribute: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_ROOMS})
+    dunder = (each for each in globals() if each.startswith("__"))
+    return sorted({*dunder, *_HOME, *_ROOMS})

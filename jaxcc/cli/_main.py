@@ -170,10 +170,14 @@ class _CommandParser(_Parser):
     _intermixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # A program's own arguments are not to be mixed with the command's.
-        has_program = any(action.nargs == argparse.REMAINDER for action in self._actions)
-        if self._intermixing or has_program:
+        if self._intermixing:
             return super().parse_known_args(args, namespace)
+        # A program's own arguments are not to be mixed with the command's.
+        if any(action.nargs == argparse.REMAINDER for action in self._actions):
+            known, others = super().parse_known_args(args, namespace)
+            if others:
+                self.error(f"unrecognized arguments: {' '.join(others)}")
+            return known, []
         # This comes back here.
         self._intermixing = True
         try:

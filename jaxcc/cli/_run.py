@@ -131,6 +131,8 @@ def _tuned() -> dict[str, str]:
 
 
 def _check_script(path: str) -> None:
+    if path == "-":
+        raise UsageError("ranks cannot share a program from standard input; save it as a file")
     if os.path.isdir(path):
         if not os.path.exists(os.path.join(path, "__main__.py")):
             raise UsageError(f"{path} is a folder, without a __main__.py that Python could run")

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxcc.launch._job import LAUNCHER
 from jaxcc.layout import BackendError
 
 Environment = Mapping[str, str]
@@ -68,11 +69,27 @@ def _told(environment: Environment) -> Place | None:
     """JAXCC_COORDINATOR, set by the user."""
     address = environment.get("JAXCC_COORDINATOR")
     if address is None:
+        _refuse_half(environment)
         return None
     if not is_address(address):
         raise BackendError("BACKEND_SETTING", f"JAXCC_COORDINATOR is {address!r}, not HOST:PORT")
     rank, ranks = (_number(environment, name) for name in ("JAXCC_RANK", "JAXCC_RANKS"))
     return Place("JAXCC_COORDINATOR", rank, ranks, address)
+
+
+def _refuse_half(environment: Environment) -> None:
+    """A rank without an address would run alone, and its user think that it does not."""
+    told = [name for name in ("JAXCC_RANK", "JAXCC_RANKS") if name in environment]
+    if told and LAUNCHER not in environment:
+        raise BackendError(
+            "BACKEND_SETTING",
+            f"{' and '.join(told)} {'are' if told[1:] else 'is'} set, but not JAXCC_COORDINATOR",
+            because="nothing says where rank 0 listens",
+            fixes=(
+                "set JAXCC_COORDINATOR=HOST:PORT, the same for all ranks",
+                "unset them to run alone",
+            ),
+        )
 
 
 def _open_mpi(environment: Environment) -> Place | None:

@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+LAUNCHER = "JAXCC_LAUNCHER"
+"""What `jaxcc run` sets for its ranks; a process that one of them starts, and that has its
+variables, is no rank itself."""
+
 
 @dataclass(frozen=True)
 class Program:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from jaxcc.launch._channel import ARRIVED
-from jaxcc.launch._job import Job, Report, Seat
+from jaxcc.launch._job import LAUNCHER, Job, Report, Seat
 from jaxcc.launch._output import Kept, Lines
 
 # More than a pipe holds.
@@ -145,7 +145,8 @@ def _start(job: Job, rank: int, coordinator: str, channel: int) -> subprocess.Po
         lines=job.every_output,
         is_module=job.program.is_module,
     )
-    own = {"JAXCC_RANK": str(rank), "JAXCC_RANKS": str(job.ranks), **_without_proxy(os.environ)}
+    own = {"JAXCC_RANK": str(rank), "JAXCC_RANKS": str(job.ranks), LAUNCHER: "jaxcc run"}
+    own |= _without_proxy(os.environ)
     unshown = subprocess.DEVNULL if rank else None
     return subprocess.Popen(
         [

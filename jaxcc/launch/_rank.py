@@ -43,7 +43,7 @@ def main() -> None:
     sys.argv = [target, *args]
     try:
         if seat.is_module:
-            _set_path("")
+            _set_path(os.getcwd())
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:
             _set_path(os.path.dirname(os.path.realpath(target)))

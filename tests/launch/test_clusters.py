@@ -113,6 +113,8 @@ def test_jobs_have_ports_of_their_own_which_a_variable_changes() -> None:
     ("variables", "says"),
     [
         ({"JAXCC_COORDINATOR": "host:1"}, "JAXCC_RANK is not set"),
+        ({"JAXCC_RANK": "0", "JAXCC_RANKS": "2"}, "set JAXCC_COORDINATOR=HOST:PORT"),
+        ({"JAXCC_RANKS": "2"}, "JAXCC_RANKS is set, but not JAXCC_COORDINATOR"),
         (TOLD | {"JAXCC_COORDINATOR": "host"}, "JAXCC_COORDINATOR is 'host', not HOST:PORT"),
         (TOLD | {"JAXCC_RANK": "six"}, "JAXCC_RANK is 'six', not a number"),
         (TOLD | {"JAXCC_RANK": "6"}, "rank 6 of 6"),

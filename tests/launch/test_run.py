@@ -88,7 +88,7 @@ def test_modules_and_folders_run_as_python_runs_them(form: str, tmp_path: Path) 
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text("import sys; print(__name__, sys.argv)")
+    (package / "__main__.py").write_text("import sys; print(__name__, sys.argv, sys.path[0])")
     target = ["-m", "package"] if form == "module" else [str(package)]
     environment = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{tmp_path}"}
 
@@ -194,6 +194,8 @@ print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=Tru
         (["-n", "2", "nothing.py"], "no such script: nothing.py"),
         (["-n", "2", "json.tool"], "jaxcc run -n N -m json.tool"),
         (["-n", "2", "/"], "without a __main__.py"),
+        (["-n", "2", "-"], "standard input; save it as a file"),
+        (["-n", "2", "--bogus", "script.py"], "jaxcc run: error: unrecognized arguments: --bogus"),
     ],
 )
 def test_mistakes_are_refused(
