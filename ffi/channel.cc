@@ -252,7 +252,7 @@ std::string Channel::whereabouts(int rank) const {
   const uint64_t begun = state.begun.load(std::memory_order_acquire);
   if (!begun) return "has begun no collective";
   const bool inside = state.ended.load(std::memory_order_acquire) != begun;
-  return (inside ? "is in " : "was last in ") + read_text(state.text) + " #" +
+  return (inside ? "is in " : "was last in ") + op_of(read_text(state.text)) + " #" +
          std::to_string(begun);
 }
 

@@ -177,8 +177,8 @@ ffi::ErrorOr<std::unique_ptr<FusedCall>> instantiate(
   }
   auto signature = std::make_unique<FusedSignature>();
   signature->op = op;
-  signature->text = op + " (kernel " + key + ", " + std::to_string(scalars) + " scalars, " +
-                    std::to_string(ranks) + " ranks in teams of " + std::to_string(team) + ") of";
+  signature->text = op + "\nkernel " + key + ", " + std::to_string(scalars) + " scalars, " +
+                    std::to_string(ranks) + " ranks in teams of " + std::to_string(team) + ", of";
   const std::string problem =
       describe(*signature, ranks, team, {targets.begin(), targets.size()}, scalars,
                {kinds.begin(), kinds.size()}, {shape.begin(), shape.size()});

@@ -44,8 +44,7 @@ ffi::ErrorOr<std::unique_ptr<MoveCall>> instantiate(std::string_view name,
   }
   auto signature = std::make_unique<MoveSignature>();
   signature->op = op;
-  signature->text =
-      op + (key.empty() ? "" : " (" + key + ")") + " on " + std::to_string(ranks) + " ranks,";
+  signature->text = op + "\n" + (key.empty() ? "" : key + ", ") + std::to_string(ranks) + " ranks,";
   signature->operand_bytes = bytes[0];
   signature->result_bytes = bytes[1];
   if (const std::string problem = describe(*signature, ranks, found, {moves.begin(), moves.size()});

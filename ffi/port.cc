@@ -56,8 +56,8 @@ Status Port::begin(const Signature& signature, int64_t place) {
     if (const Status* const end = channel_.retired()) return *end;
     return {Failure::kMismatch, "[BACKEND_BUSY] " + signature.op + ": " +
                                     channel_.rank_name(seat_) + " of " + channel_.name() +
-                                    " is in another collective of this group; let one need what "
-                                    "the other gives, or call both in one function"};
+                                    " is in a collective of this group in another program; "
+                                    "run both from one thread"};
   }
   if (channel_.is_closed()) {
     release();
@@ -105,11 +105,9 @@ bool Port::agree() {
     const uint64_t note = __atomic_load_n(&inbox[peer].note, __ATOMIC_RELAXED);
     const int32_t place = __atomic_load_n(&inbox[peer].place, __ATOMIC_RELAXED);
     if (note != note_) {
-      status_ = {Failure::kMismatch, "[BACKEND_MISMATCH] the ranks of " + channel_.name() +
-                                         " came to different collectives: rank " +
-                                         std::to_string(rank()) + " to " + signature_->text +
-                                         "; rank " + std::to_string(place % view_.ranks) + " to " +
-                                         read_text(channel_.state(peer).text)};
+      status_ = {Failure::kMismatch,
+                 unlike(channel_.name(), rank(), signature_->text, place % view_.ranks,
+                        read_text(channel_.state(peer).text))};
       // All ranks are here, and what they say stays until all have read it.
       pass_barrier();
       return false;

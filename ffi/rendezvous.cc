@@ -60,8 +60,8 @@ Status Group::occupy(int seat, const Call& call) {
     const Status status{Failure::kMismatch,
                         "[BACKEND_BUSY] " + op + ": rank " +
                             std::to_string(rank_of(call, seat, ranks())) + " of " + name() +
-                            " is in another collective of this group; let one need "
-                            "what the other gives, or call both in one function"};
+                            " is in a collective of this group in another program; run both "
+                            "from one thread"};
     spoil(call.run, status.message);
     return status;
   }
@@ -209,25 +209,19 @@ std::string Group::strangers() const {
 
 std::string Group::mismatch() const {
   const Call& first = entries_[0].call;
-  const std::string one = "rank " + std::to_string(rank_at(0));
   for (int seat = 1; seat < ranks(); ++seat) {
     const Call& call = entries_[seat].call;
-    const std::string head =
-        "[BACKEND_MISMATCH] the ranks of " + name() + " came to different collectives: ";
-    const std::string peer = "rank " + std::to_string(rank_at(seat));
-    if (call.signature->text != first.signature->text) {
-      return head + one + " to " + first.signature->text + "; " + peer + " to " +
-             call.signature->text;
-    }
+    const std::string& text = first.signature->text;
+    if (call.signature->text == text && call.run == first.run && call.site == first.site) continue;
+    std::string one = text, other = call.signature->text;
     if (call.run != first.run) {
-      return head + one + " to " + first.signature->op + " of execution " +
-             std::to_string(first.run) + "; " + peer + " of execution " + std::to_string(call.run);
+      one = "run " + std::to_string(first.run) + " of the program, " + one;
+      other = "run " + std::to_string(call.run) + ", " + other;
+    } else if (one == other) {
+      one = "one call of " + one;
+      other = "another call of " + other;
     }
-    if (call.site != first.site) {
-      return head + one + " to one call of " + first.signature->text + "; " + peer +
-             " to another call of it; where one is in a nested jit or loop and the other is not, "
-             "let one need what the other gives";
-    }
+    return unlike(name(), rank_at(0), one, rank_at(seat), other);
   }
   return "";
 }

@@ -14,6 +14,24 @@ void FusedSignature::divide_among(int64_t team, int64_t teams, int64_t scalars) 
   small = elements <= kSmallElements;
 }
 
+std::string op_of(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string unlike(const std::string& group, int rank, const std::string& text, int peer,
+                   const std::string& peer_text) {
+  // How the op is run is of interest only where the op is the same.
+  const bool same_op = op_of(text) == op_of(peer_text);
+  const auto shown = [&](std::string whole) {
+    const size_t details = whole.find('\n');
+    if (!same_op || details == std::string::npos) return op_of(whole);
+    return whole.replace(details, 1, ": ");
+  };
+  return "[BACKEND_MISMATCH] the ranks of " + group + " came to different collectives: rank " +
+         std::to_string(rank) + " to " + shown(text) + "; rank " + std::to_string(peer) + " to " +
+         shown(peer_text) +
+         "; give all ranks the same ones in the same order: look for a branch, a loop's length or "
+         "a shape that differs between ranks";
+}
+
 std::string describe(FusedSignature& signature, int64_t ranks, int64_t team, Integers targets,
                      int64_t scalars, Integers kinds, Integers shape) {
   const std::string contradict = "the attributes contradict each other";

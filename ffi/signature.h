@@ -16,7 +16,7 @@ constexpr int kMaxRanks = 32;
 // What all ranks of a group must agree on before one touches another's buffers.
 struct Signature {
   std::string op;      // for messages
-  std::string text;    // everything that must agree, readable
+  std::string text;    // everything that must agree, readable: the op, and details in a second line
   int64_t chunks = 0;  // of the work; each rank begins with as many
   int64_t parts = 0;   // of totals
   bool small = false;  // less work than it takes to tell another rank of it
@@ -58,6 +58,13 @@ struct Integers {
   const int64_t* begin() const { return data; }
   const int64_t* end() const { return data + count; }
 };
+
+// The op of a signature's text.
+std::string op_of(const std::string& text);
+
+// The message that two ranks of `group` came to collectives with these unlike texts.
+std::string unlike(const std::string& group, int rank, const std::string& text, int peer,
+                   const std::string& peer_text);
 
 // Adds to a signature what the attributes of a fused call say (see fused.h) of its kinds, tensors
 // and teams. Returns what is wrong with them, or an empty string.
