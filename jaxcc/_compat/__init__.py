@@ -11,6 +11,9 @@ import jax
 from jaxcc._compat._bits import counted_bits as counted_bits
 from jaxcc._compat._bits import counters as counters
 from jaxcc._compat._bits import counts_bits as counts_bits
+from jaxcc._compat._chains import UnchainedError as UnchainedError
+from jaxcc._compat._chains import before_lowering as before_lowering
+from jaxcc._compat._chains import chained as chained
 from jaxcc._compat._jaxprs import CALLING as CALLING
 from jaxcc._compat._jaxprs import CALLS as CALLS
 from jaxcc._compat._jaxprs import IDENTITIES as IDENTITIES
@@ -33,6 +36,8 @@ from jaxcc._compat._jaxprs import open_jaxpr as open_jaxpr
 from jaxcc._compat._jaxprs import scan_counts as scan_counts
 from jaxcc._compat._jaxprs import traced_primitive as traced_primitive
 from jaxcc._compat._jaxprs import with_operation as with_operation
+from jaxcc._compat._linear import Transforms as Transforms
+from jaxcc._compat._linear import with_transforms as with_transforms
 from jaxcc._compat._lines import SourceLine as SourceLine
 from jaxcc._compat._lines import at_line_of as at_line_of
 from jaxcc._compat._lines import is_transposed as is_transposed
@@ -44,8 +49,6 @@ from jaxcc._compat._processes import key_value_store as key_value_store
 from jaxcc._compat._processes import start_on_cpu as start_on_cpu
 from jaxcc._compat._traces import current_mesh as current_mesh
 from jaxcc._compat._traces import outside_all_traces as outside_all_traces
-from jaxcc._compat._traces import outside_transforms as outside_transforms
-from jaxcc._compat._traces import trace_state as trace_state
 from jaxcc._compat._traces import traced_for as traced_for
 from jaxcc._compat._types import as_varying_as as as_varying_as
 from jaxcc._compat._types import is_tracer as is_tracer

@@ -9,46 +9,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
-from jax import lax
 from jax._src import core as _core
 from jax._src import mesh as _mesh
 from jax._src import shard_map as _shard_map
-from jax._src.interpreters import ad as _ad
-from jax._src.interpreters import batching as _batching
 
 _NOWHERE = jax.sharding.AbstractMesh((), ())
-
-
-def trace_state() -> object:
-    """What is being traced now: equal to another result if that came from the same trace, or from
-    a part of it under `vmap` or a derivative, whose operations are that trace's.
-    """
-    with _outside_transforms():
-        return _core.get_opaque_trace_state()
-
-
-def outside_transforms(x: jax.Array) -> jax.Array:
-    """`x`, a value that no derivative is taken of, in the trace that `trace_state` tells; of one
-    that `vmap` has several of, the first.
-    """
-    with _outside_transforms():
-        while isinstance(x, _batching.BatchTracer | _ad.JVPTracer | _ad.LinearizeTracer):
-            if not isinstance(x, _batching.BatchTracer):
-                x = x.primal
-            elif x.batch_dim is None:
-                x = x.val
-            else:
-                x = lax.index_in_dim(x.val, 0, x.batch_dim, keepdims=False)
-    return x
-
-
-@contextlib.contextmanager
-def _outside_transforms() -> Iterator[None]:
-    trace: Any = _core.trace_ctx.trace
-    while isinstance(trace, _batching.BatchTrace | _ad.JVPTrace | _ad.LinearizeTrace):
-        trace = trace.parent_trace
-    with _core.set_current_trace(trace):
-        yield
 
 
 def current_mesh() -> Any:

@@ -180,9 +180,9 @@ _BACKEND = {
     ),
     "BUSY": (
         "one rank came to two collectives of one group at the same time",
-        "Collectives of one program run in one order on all ranks. Calls that do not depend on "
-        "each other, such as one in a nested jit or loop and one outside, have no such order yet: "
-        "make one depend on the other, for instance with jax.lax.optimization_barrier.",
+        "Collectives of one program run in one order on all ranks, and programs run in the order "
+        "in which one thread calls them. Two threads called programs with collectives of the same "
+        "group: call them from one thread.",
     ),
     "INTERNAL": (
         "the C++ part failed, for want of memory for example",
@@ -191,9 +191,8 @@ _BACKEND = {
     "MISMATCH": (
         "ranks of one group came to different collectives",
         "All ranks of a group run the same collectives on the same shapes in the same order. The "
-        "message names two that differ: look for a branch or a shape that depends on the rank, or "
-        "for a call in a nested jit or loop that nothing orders with one outside: make one depend "
-        "on the other, for instance with jax.lax.optimization_barrier.",
+        "message names two that differ: look for a branch, the length of a loop or a shape that "
+        "differs between ranks.",
     ),
     "ARGUMENT": (
         "a collective or a fused kernel got what it does not take",
@@ -233,13 +232,6 @@ _BACKEND = {
         "The host backend has kernels for common floats and integers, and MPI has types for those "
         "of C. Cast the operand to one that the message names, or use backend='xla', which has "
         "all.",
-    ),
-    "FORWARD_MODE": (
-        "a collective is differentiated in forward mode",
-        "On the host and mpi backends a collective's derivative is a rule for reverse mode: "
-        "jax.grad, jax.vjp and jax.jacrev. jax.jvp, jax.jacfwd and jax.hessian need "
-        "backend='xla'. Where jax.jit stands between, JAX says it itself: a custom_vjp function "
-        "has no jvp.",
     ),
     "KERNEL": (
         "a kernel cannot be loaded",
@@ -307,6 +299,13 @@ _BACKEND = {
         "a fused optimizer or layer has no mesh",
         "Its kernel runs on the devices of an axis, so it needs to know them. Pass mesh= to the "
         "optimizer or the layer, or run under `with jax.set_mesh(mesh):`.",
+    ),
+    "ORDER": (
+        "a collective lies where jaxcc cannot keep it in order",
+        "All collectives of the host backend in one program run in one order, which jaxcc leads "
+        "through JAX's functions, loops, branches and derivatives. The message names another "
+        "operation with a function inside: move the collective out of it, or use backend='xla' "
+        "there.",
     ),
     "RANK_DIED": (
         "a process of the group ended while others waited for it",

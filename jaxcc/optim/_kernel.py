@@ -210,13 +210,11 @@ class PhaseKernel:
         block = block_size(like.size, self._kernel.plan.ranks)
         return self._kernel.tensor(number, values, aliases=aliases, shape=like.shape, block=block)
 
-    def run(
-        self, numbers: Sequence[int], tensors: Sequence[runtime.Tensor], order: Any
-    ) -> tuple[Any, list[list[Any]]]:
-        """The next order buffer; and for each tensor, of class `numbers[i]`, what is gathered, what
-        is kept and the totals, in the order of the works' targets.
+    def run(self, numbers: Sequence[int], tensors: Sequence[runtime.Tensor]) -> list[list[Any]]:
+        """Of each tensor, of class `numbers[i]`, what is gathered, what is kept and the totals, in
+        the order of the works' targets.
         """
-        order, made = self._kernel.run(tensors, order)
+        made = self._kernel.run(tensors)
         results: list[list[Any]] = []
         for number, one in zip(numbers, made, strict=True):
             program, outputs = self.programs[number], self._kernel.plan.tensors[number].outputs
@@ -225,7 +223,7 @@ class PhaseKernel:
             named = dict(zip(names, one, strict=True))
             own = [named.pop(name) for name in (*program.kept, *program.totals)]
             results.append([*named.values(), *own])
-        return order, results
+        return results
 
 
 def _gather_before(program: Program, name: str) -> str | None:

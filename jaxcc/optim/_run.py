@@ -44,13 +44,11 @@ class Execution:
         self._whole: dict[Value, Any] = {}
         self._like = sizes
         self._axis = axis
-        self._order = runtime.ORDERS.take()
 
     def run(self, plan: Plan, calls: Calls) -> None:
         """Everything; `calls` gives the kernel for the works of a phase, in classes of those that
         are alike; None where there is none.
         """
-        before = self._order
         for number, phase in enumerate(plan.phases):
             self._share(plan, number)
             self._kernels(phase.kernels, calls)
@@ -61,8 +59,6 @@ class Execution:
         for v, work in plan.whole.items():
             (flat,) = self._on_whole(work)
             self._whole[v] = flat.reshape(self._like[work.leaf].shape)
-        if self._order is not before:
-            runtime.ORDERS.put(self._order)
 
     def result(self, v: Value, leaf: int) -> Any:
         """A value that all ranks get all of, in the shape of parameter `leaf`."""
@@ -121,7 +117,7 @@ class Execution:
             values = {name: self._arrays[v] for name, v in sources}
             values |= {name: self._number(v) for name, v in numbers}
             tensors.append(kernel.tensor(number, values, self._like[work.leaf]))
-        self._order, made = kernel.run([number for number, _ in works], tensors, self._order)
+        made = kernel.run([number for number, _ in works], tensors)
         for (_, work), results in zip(works, made, strict=True):
             self._take(work, results)
 
@@ -165,9 +161,7 @@ class Execution:
         return evaluate(work.targets, known, (self._like[work.leaf].size,))
 
     def _reduce(self, reductions: Mapping[Value, Work]) -> None:
-        """All numbers of one dtype by one exchange, which the order buffer is a part of: no rank
-        comes to it or to a kernel before the other is done. The checker sees an all-reduce each.
-        """
+        """All numbers of one dtype by one exchange; the checker sees an all-reduce each."""
         if not reductions:
             return
         parts: dict[Any, list[tuple[Value, Any]]] = {}
@@ -180,9 +174,8 @@ class Execution:
                 self._arrays[v] = COLLECTIVES[v.data](part.astype(wire), self._axis).astype(v.dtype)
                 continue
             parts.setdefault(wire, []).append((v, part.astype(wire)))
-        for wire, pairs in parts.items():
-            stack = jnp.stack([*(x for _, x in pairs), self._order[0].astype(wire)])
+        for pairs in parts.values():
+            stack = jnp.stack([x for _, x in pairs])
             rows = lax.all_gather(stack, self._axis, to="invarying")
             for n, (v, _) in enumerate(pairs):
                 self._arrays[v] = reduction(v.data, rows[:, n].astype(v.dtype))
-            self._order = rows[0, -1:].astype(self._order.dtype)

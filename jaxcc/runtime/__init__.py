@@ -7,7 +7,6 @@ from jaxcc.runtime._fused import Reach as Reach
 from jaxcc.runtime._fused import Teams as Teams
 from jaxcc.runtime._fused import Tensor as Tensor
 from jaxcc.runtime._fused import fused_call as fused_call
-from jaxcc.runtime._fused import new_order as new_order
 from jaxcc.runtime._groups import MAX_RANKS as MAX_RANKS
 from jaxcc.runtime._groups import Groups as Groups
 from jaxcc.runtime._groups import groups_of as groups_of
@@ -21,4 +20,3 @@ from jaxcc.runtime._native import has_kernel as has_kernel
 from jaxcc.runtime._native import is_built as is_built
 from jaxcc.runtime._native import load_kernel as load_kernel
 from jaxcc.runtime._native import register as register
-from jaxcc.runtime._order import ORDERS as ORDERS

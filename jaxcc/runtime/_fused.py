@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcc.layout import BackendError
 from jaxcc.runtime._channels import open_channels
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import has_kernel, register
+from jaxcc.runtime._order import new_order
 from jaxcc.runtime._place import place_of
 
 
@@ -107,21 +107,15 @@ class Teams:
     targets: tuple[int, ...] = ()
 
 
-def new_order() -> jax.Array:
-    """The order buffer that a program gives to its first fused call: u32[1]."""
-    return jnp.zeros((1,), jnp.uint32)
-
-
 def fused_call(
     kernel: str,
     groups: Groups,
     tensors: Sequence[Tensor],
-    order: jax.Array,
     *,
     op: str,
     kinds: Sequence[Kind] = (),
     teams: Teams | None = None,
-) -> tuple[jax.Array, list[tuple[jax.Array, ...]]]:
+) -> list[tuple[jax.Array, ...]]:
     """Runs a kernel on the buffers of all ranks of each group, inside `jax.shard_map`.
 
     Each rank waits for the others up to JAXCC_TIMEOUT_S (300) seconds; then the program fails with
@@ -132,14 +126,12 @@ def fused_call(
       groups: who runs it together. The ranks are those of the enclosing `shard_map`, which may have
         the devices of a group in another order.
       tensors: of any shapes and sizes.
-      order: what `new_order` or the program's previous fused call gave. It keeps ranks from
-        coming to independent calls in different orders, which would never end.
       op: name of the operation in error messages.
       kinds: those of the tensors; by default one, of tensors like the first.
       teams: how the groups are divided; None if each is one team.
 
     Returns:
-      The order buffer for the next call, and each tensor's results.
+      Each tensor's results.
 
     Raises:
       BackendError: BACKEND_NOT_BUILT without the C++ part, BACKEND_KERNEL if the kernel is not
@@ -170,6 +162,7 @@ def fused_call(
     for tensor in tensors:
         aliases.update((operand + i, result + k) for i, k in tensor.aliases.items())
         operand, result = operand + len(tensor.operands), result + len(tensor.results)
+    order = new_order()
     call = jax.ffi.ffi_call(
         "jaxcc_fused",
         (jax.ShapeDtypeStruct.like(order), *(out for tensor in tensors for out in tensor.results)),
@@ -180,7 +173,7 @@ def fused_call(
         (*tensor.division(teams.ranks), tensor.kind, first)
         for tensor, first in zip(tensors, first_scalar, strict=True)
     ]
-    order, *flat = call(
+    _, *flat = call(
         order,
         place,
         *scalars,
@@ -200,7 +193,7 @@ def fused_call(
         geometry=np.asarray(geometry, np.int64).reshape(-1),
     )
     rest = iter(flat)
-    return order, [tuple(next(rest) for _ in tensor.results) for tensor in tensors]
+    return [tuple(next(rest) for _ in tensor.results) for tensor in tensors]
 
 
 # Elements of a rank's part that kernels take together, at least: kUnit in ffi/protocol/geometry.h.

@@ -12,6 +12,7 @@ import numpy as np
 from jaxcc.runtime._channels import open_channels
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import native, register
+from jaxcc.runtime._order import new_order
 from jaxcc.runtime._place import place_of
 
 ZEROS = -1
@@ -46,11 +47,10 @@ def move_call(
     moves: Sequence[Move],
     x: jax.Array,
     result: jax.ShapeDtypeStruct,
-    order: jax.Array,
     *,
     op: str,
     combine: str = "",
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
     """Runs moves from the ranks' `x` to their results, inside `jax.shard_map`.
 
     The moves write each element of every rank's result once. Ranks wait as in `fused_call`.
@@ -60,12 +60,11 @@ def move_call(
       moves: the same list on every rank.
       x: an array of any dtype.
       result: shape and varying axes of the result, which has the dtype of `x`.
-      order: what `new_order` or the program's previous call gave.
       op: name of the operation in error messages.
       combine: the reduction of moves from EVERYONE, one that `has_reduction` knows.
 
     Returns:
-      The order buffer for the next call, and the result.
+      The result.
 
     Raises:
       BackendError: what `place_of` raises; of groups with ranks in other processes
@@ -75,10 +74,11 @@ def move_call(
     place = place_of(groups, op)
     register()
     size = x.dtype.itemsize
+    order = new_order()
     call = jax.ffi.ffi_call(
         "jaxcc_move", (jax.ShapeDtypeStruct.like(order), result), input_output_aliases={0: 0}
     )
-    order, y = call(
+    _, y = call(
         order,
         place,
         x,
@@ -92,7 +92,7 @@ def move_call(
             itertools.chain.from_iterable(_in_bytes(move, size) for move in moves), np.int64
         ),
     )
-    return order, y
+    return y
 
 
 def _in_bytes(move: Move, size: int) -> tuple[int, ...]:

@@ -8,8 +8,10 @@ from types import ModuleType
 
 import jax
 
+from jaxcc import _compat
 from jaxcc._settings import timeout_s
 from jaxcc.layout import BackendError
+from jaxcc.runtime._order import in_one_order
 
 
 @functools.cache
@@ -35,7 +37,7 @@ def native() -> ModuleType:
 
 @functools.cache
 def register() -> None:
-    """Makes the FFI targets known to XLA's CPU backend.
+    """Makes the FFI targets known to XLA's CPU backend, and keeps their calls in one order.
 
     JAX hands over what is registered before the backend starts in an order that XLA refuses,
     handlers before their types; so the backend is started first.
@@ -51,6 +53,7 @@ def register() -> None:
         jax.ffi.register_ffi_type(name, registration, platform="cpu")  # pyright: ignore
     for name, handlers in module.registrations().items():
         jax.ffi.register_ffi_target(name, handlers, platform="cpu")
+    _compat.before_lowering(in_one_order)
 
 
 def is_built() -> bool:

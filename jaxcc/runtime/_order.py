@@ -1,52 +1,57 @@
 """The order of blocking collectives within one program.
 
 XLA runs what does not depend on each other's data in any order. Two collectives that wait for all
-ranks must not be run so: each rank may then wait in another one. An order buffer, result of one and
-operand of the next, is the dependence that they lack.
+ranks must not be run so: each rank may then wait in another one, or two alike give each other's
+results. An order buffer, result of one and operand of the next, is the dependence that they lack.
+A call is traced with a buffer of its own; when its program is compiled, all are led from call to
+call: those in loops and nested functions, in derivatives, and in several `shard_map`s.
 """
 
 from __future__ import annotations
 
-import threading
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxcc import _compat
-from jaxcc.runtime._fused import new_order
+from jaxcc.layout import BackendError
+
+TARGETS = frozenset({"jaxcc_fused", "jaxcc_move"})
+"""What XLA calls our kernels; the first operand and the first result of each is the order buffer.
+"""
 
 
-class TraceOrders(threading.local):
-    """Chains the calls of one trace: the body of a shard_map, jit or loop, what is under `vmap` or
-    a derivative in it, and its backward pass.
+def new_order() -> jax.Array:
+    """An order buffer: u32[1], of no meaning."""
+    return jnp.zeros((1,), jnp.uint32)
 
-    A call in a nested function starts a chain of its own, which the calls around it precede or
-    follow only as their data require.
+
+def in_one_order(name: str, jaxpr: Any) -> Any:
+    """A program with the order buffer led through all calls of our kernels.
+
+    Each is also told its place in the program, for messages, and so that processes that run other
+    programs than each other see it.
+
+    Raises:
+      BackendError: BACKEND_ORDER if one is where that cannot be done.
     """
 
-    # Traces that are left for another (a function's, a loop's body) and returned to nest no deeper.
-    _DEPTH = 8
+    def placed(eqn: Any, number: int) -> Any:
+        attributes = dict(eqn.params["attributes"])
+        attributes["op"] += f" (call {number} of {name})"
+        return eqn.replace(params=eqn.params | {"attributes": tuple(attributes.items())})
 
-    def __init__(self) -> None:
-        self._latest: list[tuple[object, jax.Array]] = []
-
-    def take(self, after: jax.Array | None = None) -> jax.Array:
-        here = _compat.trace_state()
-        found = [order for state, order in self._latest if state == here]
-        if after is not None:
-            found.append(after)
-        # Their values do not matter, only that this one depends on all of them.
-        return sum(found[1:], start=found[0]) if found else new_order()
-
-    def put(self, order: jax.Array | None) -> None:
-        assert order is not None
-        # JAX's leak checker looks for kept traced values; such debugging runs go without the order.
-        if jax.config.jax_check_tracer_leaks:  # pyright: ignore[reportAttributeAccessIssue]
-            return
-        here = _compat.trace_state()
-        others = [entry for entry in self._latest if entry[0] != here]
-        kept = _compat.outside_transforms(order)
-        self._latest = [*others[1 - self._DEPTH :], (here, kept)]
+    try:
+        return _compat.chained(jaxpr, _is_ours, new_order, placed)
+    except _compat.UnchainedError as error:
+        raise BackendError(
+            "BACKEND_ORDER",
+            f"a collective of the host backend lies inside {error}",
+            because="jaxcc cannot keep it in one order with the others there",
+            fixes=("use backend='xla' there", "move it out"),
+        ) from None
 
 
-ORDERS = TraceOrders()
-"""The chain of all calls of our kernels: collectives, schedules and optimizers of one program."""
+def _is_ours(eqn: Any) -> bool:
+    return eqn.primitive.name == "ffi_call" and eqn.params["target_name"] in TARGETS

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from jaxcc import _compat, runtime
+from jaxcc import _compat
 from jaxcc.layout import BackendError, CodegenError, LayoutMap, ScheduleError
 from jaxcc.program import Op, Program, everywhere, run, type_text
 from jaxcc.schedule._chunked import in_chunks
@@ -192,32 +192,20 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
     own rules.
     """
 
+    def fused(op: Op, given: list[Any]) -> list[Any]:
+        return calls[op.name](given)
+
     @jax.custom_vjp
-    def scheduled(order: Any, *leaves: Any) -> tuple[Any, list[Any]]:
-        now = [order]
-
-        def fused(op: Op, given: list[Any]) -> list[Any]:
-            now[0], results = calls[op.name](given, now[0])
-            return results
-
+    def scheduled(*leaves: Any) -> list[Any]:
         runner = fused if calls else None
-        made = run(program, leaves, fused=runner, check_vma=source.check_vma)
-        return now[0], made
+        return run(program, leaves, fused=runner, check_vma=source.check_vma)
 
-    def forward(order: Any, *leaves: Any) -> tuple[tuple[Any, list[Any]], Any]:
-        return scheduled(order, *leaves), leaves
+    def forward(*leaves: Any) -> tuple[list[Any], Any]:
+        return scheduled(*leaves), leaves
 
-    def backward(leaves: Any, cotangents: tuple[Any, list[Any]]) -> Any:
+    def backward(leaves: Any, cotangents: list[Any]) -> Any:
         _, pullback = jax.vjp(lambda *x: original(x), *leaves)
-        return None, *pullback(cotangents[1])
-
-    def ordered(*leaves: Any) -> list[Any]:
-        """After the calls before it, and before those that follow."""
-        if not calls:
-            return scheduled(None, *leaves)[1]
-        order, results = scheduled(runtime.ORDERS.take(), *leaves)
-        runtime.ORDERS.put(order)
-        return results
+        return pullback(cotangents)
 
     returned = tuple(source.out_layouts[leaf] for leaf in program.results)
     same = (program.in_layouts, program.out_layouts) == (source.in_layouts, returned)
@@ -230,7 +218,7 @@ def _differentiable(source: Source, program: Program, calls: Mapping[str, FusedC
         return [every[leaf] for leaf in program.results]
 
     scheduled.defvjp(forward, backward)
-    return ordered
+    return scheduled
 
 
 def require_backend(name: str) -> None:

@@ -48,18 +48,18 @@ class FusedCall:
         aliases = aliases_of(program, op, made.tensors, donate)
         return cls(op, kernel, tuple(aliases))
 
-    def __call__(self, given: Sequence[Any], order: Any) -> tuple[Any, list[Any]]:
-        """The results on one rank, and the next order buffer; inside `shard_map`."""
+    def __call__(self, given: Sequence[Any]) -> list[Any]:
+        """The results on one rank, inside `shard_map`."""
         values = dict(zip(self.op.value_inputs(), given, strict=True))
         tensors = [
             self.kernel.tensor(number, values, aliases=aliases)
             for number, aliases in enumerate(self.aliases)
         ]
-        order, results = self.kernel.run(tensors, order)
+        results = self.kernel.run(tensors)
         made: dict[str, Any] = {}
         for one, of in zip(self.kernel.plan.tensors, results, strict=True):
             made.update(zip(one.outputs, of, strict=True))
-        return order, [made[out] for out in self.op.outputs]
+        return [made[out] for out in self.op.outputs]
 
 
 def aliases_of(

@@ -95,10 +95,8 @@ class LoadedKernel:
             block,
         )
 
-    def run(
-        self, tensors: Sequence[runtime.Tensor], order: Any
-    ) -> tuple[Any, list[tuple[jax.Array, ...]]]:
-        """The next order buffer and each tensor's results; inside `shard_map`."""
+    def run(self, tensors: Sequence[runtime.Tensor]) -> list[tuple[jax.Array, ...]]:
+        """Each tensor's results; inside `shard_map`."""
         kernels = {
             kind: one.kernel for kind, one in zip(self.kinds, self.plan.tensors, strict=True)
         }
@@ -106,7 +104,6 @@ class LoadedKernel:
             self.key,
             self.groups,
             tensors,
-            order,
             op=self.name,
             kinds=[
                 runtime.Kind(len(k.operand_inputs), len(k.outputs), k.totals, k.row, _reach(k))

@@ -223,20 +223,18 @@ def pipeline() -> None:
             np.testing.assert_allclose(shard.data, wanted[shard.index], rtol=1e-5, atol=1e-5)
 
 
-def total(size: int = 1000, op: str = "sum") -> Callable[[], Any]:
+def total(size: int = 1000, op: str = "sum", name: str = "reduce") -> Callable[[], Any]:
     """An all-reduce, compiled, of every rank's number."""
     mesh = everyone()
     over = NamedSharding(mesh, P("r"))
     x = np.arange(1, mesh.size + 1, dtype=np.float32)[:, None] * np.ones(size, np.float32)
     placed = jax.make_array_from_callback(x.shape, over, lambda i: x[i])
-    program = jax.jit(
-        jax.shard_map(
-            lambda v: comm.all_reduce(v[0], "r", op=op, backend="host"),
-            mesh=mesh,
-            in_specs=P("r"),
-            out_specs=P(),
-        )
-    )
+
+    def reduce(v: jax.Array) -> jax.Array:
+        return comm.all_reduce(v[0], "r", op=op, backend="host")
+
+    reduce.__name__ = name
+    program = jax.jit(jax.shard_map(reduce, mesh=mesh, in_specs=P("r"), out_specs=P()))
     return lambda: np.asarray(program(placed).block_until_ready().addressable_data(0))[0]
 
 
@@ -302,6 +300,15 @@ def different() -> None:
             mine, "[BACKEND_MISMATCH]", "all_reduce(sum) of float32[100]", "(max) of float32[101]"
         )
     assert same() == PROCESSES * (PROCESSES + 1) / 2
+
+
+def other_order() -> None:
+    """Two programs that are alike, called in another order on each rank, do not swap results."""
+    calls = [total(name="first"), total(name="second")]
+    for call in calls[RANK:] + calls[:RANK]:
+        fails(call, "[BACKEND_MISMATCH]", "call 1 of jit(first)", "call 1 of jit(second)")
+    for call in calls:
+        assert call() == PROCESSES * (PROCESSES + 1) / 2
 
 
 def disagree() -> None:

@@ -63,5 +63,9 @@ def test_different_programs() -> None:
     run("different", 2)
 
 
+def test_programs_in_another_order() -> None:
+    run("other_order", 2)
+
+
 def test_different_tables(tmp_path: Path) -> None:
     run("disagree", 2, NOTE=str(tmp_path / "table"))

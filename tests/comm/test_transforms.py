@@ -1,4 +1,4 @@
-"""Collectives under transformations: independent ones, each under its own, and forward mode."""
+"""Collectives under transformations: independent ones, each under its own, and derivatives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 from ranks import mesh_of
 
 from jaxcc import comm
-from jaxcc.layout import JaxccError
 
 Collective = Callable[[jax.Array], jax.Array]
 
@@ -77,25 +76,41 @@ def test_independent_collectives_come_in_one_order(under: Any, check_vma: bool) 
             )
 
 
-@pytest.mark.parametrize(
-    "differentiate",
-    [jax.jacfwd, lambda f: jax.hessian(lambda x: jnp.sum(f(x) ** 2))],
-    ids=["jacfwd", "hessian"],
-)
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "broadcast"])
-def test_forward_mode_is_an_error_that_names_the_backend_that_has_it(
-    name: str, differentiate: Any
+def jacobian(f: Collective, x: jax.Array) -> jax.Array:
+    return jax.jacfwd(f)(x)
+
+
+def hessian(f: Collective, x: jax.Array) -> jax.Array:
+    return jax.hessian(lambda x: jnp.sum(jnp.sin(f(x)) ** 2))(x)
+
+
+def along(f: Collective, x: jax.Array) -> jax.Array:
+    """Forward over reverse, of lanes."""
+    slope = jax.grad(lambda x: jnp.sum(jnp.sin(jax.vmap(f)(x[None]))))
+    return jax.jvp(slope, (x,), (jnp.cos(x),))[1]
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("differentiate", [jacobian, hessian, along], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", [name for name in MOVING if not name.endswith("_v")])
+def test_derivatives_of_both_modes_are_those_of_xla(
+    name: str, differentiate: Any, check_vma: bool
 ) -> None:
-    mesh = mesh_of(2)
-    x = np.random.default_rng(len(name)).normal(size=4).astype(np.float32)
+    ranks = 3
+    mesh = mesh_of(ranks)
+    rng = np.random.default_rng(len(name))
+    shape, parameters = random_call(name, ranks, rng)
+    x = rng.normal(size=(ranks, *shape)).astype(np.float32)
 
-    def on(backend: str) -> Callable:
+    def on(backend: str) -> Any:
         def body(v: jax.Array) -> jax.Array:
-            return getattr(comm, name)(v, "r", backend=backend, mesh=mesh)
+            def call(v: jax.Array) -> jax.Array:
+                return getattr(comm, name)(v, "r", backend=backend, mesh=mesh, **parameters)
 
-        return jax.shard_map(body, mesh=mesh, in_specs=P("r"), out_specs=P(), check_vma=False)
+            return differentiate(call, v[0])[None]
 
-    with pytest.raises(JaxccError, match="backend='xla'") as caught:
-        differentiate(on("host"))(x)
-    assert caught.value.code == "BACKEND_FORWARD_MODE" and name in str(caught.value)
-    differentiate(on("xla"))(x)
+        over = P("r")
+        f = jax.shard_map(body, mesh=mesh, in_specs=over, out_specs=over, check_vma=check_vma)
+        return np.asarray(jax.jit(f)(x))
+
+    np.testing.assert_allclose(on("host"), on("xla"), rtol=1e-5, atol=1e-5)

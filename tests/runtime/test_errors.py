@@ -15,16 +15,16 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcc.layout import BackendError
-from jaxcc.runtime import Tensor, _native, fused_call, groups_of, load_kernel, new_order
+from jaxcc.runtime import Tensor, _native, fused_call, groups_of, load_kernel
 
 MESH = Mesh(np.array(jax.devices())[:2], ("x",))
 
 
-def all_reduce(x: jax.Array, order: jax.Array, kernel: str = "all_reduce.sum.f32") -> Any:
+def all_reduce(x: jax.Array, kernel: str = "all_reduce.sum.f32") -> Any:
     result = jax.ShapeDtypeStruct(x.shape, x.dtype)
     tensors = [Tensor((x,), (result,), 1, x.size)]
-    order, ((y,),) = fused_call(kernel, groups_of(MESH, "x"), tensors, order, op="all_reduce")
-    return order, y
+    [(y,)] = fused_call(kernel, groups_of(MESH, "x"), tensors, op="all_reduce")
+    return y
 
 
 def on_ranks(f: Any, *args: Any) -> Any:
@@ -34,7 +34,7 @@ def on_ranks(f: Any, *args: Any) -> Any:
 
 def check_still_works() -> None:
     x = np.arange(2000, dtype=np.float32)
-    y = on_ranks(lambda x: all_reduce(x, new_order())[1], x)
+    y = on_ranks(all_reduce, x)
     np.testing.assert_array_equal(y, np.tile(x[:1000] + x[1000:], 2))
 
 
@@ -53,7 +53,7 @@ def raw_call(x: jax.Array, **changes: Any) -> jax.Array:
         reach=np.array([1, 1], np.int64),
         geometry=np.array([1, x.size, 32, 0, 0], np.int64),
     )
-    order = new_order()
+    order = jnp.zeros((1,), jnp.uint32)
     shapes = (
         jax.ShapeDtypeStruct(order.shape, order.dtype),
         jax.ShapeDtypeStruct(x.shape, x.dtype),
@@ -103,11 +103,13 @@ def test_attributes_that_do_not_fit_are_refused(changes: dict[str, Any], code: s
 
 def test_ranks_that_come_to_different_collectives_all_fail() -> None:
     def diverge(x: jax.Array) -> jax.Array:
-        large = lambda x: all_reduce(x, new_order())[1]  # noqa: E731
-        small = lambda x: jnp.tile(all_reduce(x[:7], new_order())[1][:1], x.size)  # noqa: E731
-        return lax.cond(lax.axis_index("x") == 0, large, small, x)
+        small = lambda x: jnp.tile(all_reduce(x[:7])[:1], x.size)  # noqa: E731
+        return lax.cond(lax.axis_index("x") == 0, all_reduce, small, x)
 
-    with pytest.raises(jax.errors.JaxRuntimeError, match="BACKEND_MISMATCH.*1x500.*1x7"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError,
+        match="BACKEND_MISMATCH.*call 2 of jit.diverge.*call 1 of jit.diverge",
+    ):
         on_ranks(diverge, np.ones(1000, np.float32))
     check_still_works()
 
@@ -116,8 +118,7 @@ ABSENT = """
 import test_errors as t, jax, numpy as np
 from jax import lax
 def lone(x):
-    reduce = lambda x: t.all_reduce(x, t.new_order())[1]
-    return lax.cond(lax.axis_index("x") == 0, reduce, lambda x: x, x)
+    return lax.cond(lax.axis_index("x") == 0, t.all_reduce, lambda x: x, x)
 try:
     t.on_ranks(lone, np.ones(1000, np.float32))
 except jax.errors.JaxRuntimeError as error:
@@ -136,7 +137,7 @@ def test_a_rank_that_does_not_come_is_named_and_the_process_goes_on() -> None:
         [sys.executable, "-c", ABSENT], env=environment, capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
-    assert "[BACKEND_TIMEOUT] all_reduce: rank 1 (device 1)" in done.stdout
+    assert "[BACKEND_TIMEOUT] all_reduce (call 1 of jit(lone)): rank 1 (device 1)" in done.stdout
     assert "did not come within 1.0 s" in done.stdout
     assert done.stdout.endswith("works\n")
 
@@ -156,13 +157,13 @@ def test_fused_call_refuses_before_it_traces() -> None:
     one, two = Tensor((x,), result, 1, 4), Tensor((x, x), result, 1, 4)
     groups = groups_of(MESH, "x")
     with pytest.raises(BackendError, match="mesh axes here are: none") as caught:
-        fused_call("all_reduce.sum.f32", groups, [one], new_order(), op="test")
+        fused_call("all_reduce.sum.f32", groups, [one], op="test")
     assert caught.value.code == "BACKEND_AXIS"
     with pytest.raises(BackendError, match="'gone'") as caught:
-        fused_call("gone", groups, [one], new_order(), op="test")
+        fused_call("gone", groups, [one], op="test")
     assert caught.value.code == "BACKEND_KERNEL"
     with pytest.raises(BackendError, match="equally many") as caught:
-        fused_call("all_reduce.sum.f32", groups, [one, two], new_order(), op="test")
+        fused_call("all_reduce.sum.f32", groups, [one, two], op="test")
     assert caught.value.code == "BACKEND_ARGUMENT"
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxcc.runtime import Groups, Tensor, fused_call, groups_of, new_order
+from jaxcc.runtime import Groups, Tensor, fused_call, groups_of
 
 DTYPES = {
     "f32": (jnp.float32, 1e-6),
@@ -29,16 +29,11 @@ def make_mesh(*ranks: int, devices: Sequence[int] | None = None) -> Mesh:
     return Mesh(chosen.reshape(ranks), ("x", "y")[: len(ranks)])
 
 
-def all_reduce(x: jax.Array, groups: Groups, order: jax.Array, kind: str) -> Any:
+def all_reduce(x: jax.Array, groups: Groups, kind: str) -> Any:
     result = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    order, ((y,),) = fused_call(
-        f"all_reduce.{kind}",
-        groups,
-        [Tensor((x,), (result,), 1, x.size)],
-        order,
-        op="all_reduce",
-    )
-    return order, y
+    tensors = [Tensor((x,), (result,), 1, x.size)]
+    [(y,)] = fused_call(f"all_reduce.{kind}", groups, tensors, op="all_reduce")
+    return y
 
 
 def copies(y: jax.Array) -> list[np.ndarray]:
@@ -58,12 +53,8 @@ def test_all_reduce_equals_numpy(dtype: str, ranks: int) -> None:
     inputs = [jnp.asarray(random.integers(1, 5, (ranks, *shape)), kind) for _, shape in cases]
 
     def per_rank(*inputs: jax.Array) -> list[jax.Array]:
-        order = new_order()
-        outputs: list[jax.Array] = []
-        for (op, _), x in zip(cases, inputs, strict=True):
-            order, y = all_reduce(x[0], groups, order, f"{op}.{dtype}")
-            outputs.append(y)
-        return outputs
+        each = zip(cases, inputs, strict=True)
+        return [all_reduce(x[0], groups, f"{op}.{dtype}") for (op, _), x in each]
 
     run = jax.shard_map(per_rank, mesh=mesh, in_specs=P("x"), out_specs=P())
     for (op, _), x, y in zip(cases, inputs, jax.jit(run)(*inputs), strict=True):
@@ -81,7 +72,7 @@ def test_empty_arrays_pass_through(ranks: int) -> None:
     groups = groups_of(mesh, "x")
 
     def alone(x: jax.Array) -> jax.Array:
-        return all_reduce(x[0], groups, new_order(), "sum.f32")[1]
+        return all_reduce(x[0], groups, "sum.f32")
 
     run = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=P("x"), out_specs=P()))
     assert run(np.ones((ranks, 0, 3), np.float32)).shape == (0, 3)
@@ -90,7 +81,7 @@ def test_empty_arrays_pass_through(ranks: int) -> None:
         arrays = (x[0], x[0][:0], x[0] * 2)
         results = [(jax.ShapeDtypeStruct(a.shape, a.dtype),) for a in arrays]
         tensors = [Tensor((a,), out, 1, a.size) for a, out in zip(arrays, results, strict=True)]
-        _, out = fused_call("all_reduce.sum.f32", groups, tensors, new_order(), op="sum")
+        out = fused_call("all_reduce.sum.f32", groups, tensors, op="sum")
         return jnp.concatenate([y for (y,) in out])
 
     run = jax.jit(jax.shard_map(beside, mesh=mesh, in_specs=P("x"), out_specs=P()))
@@ -106,7 +97,7 @@ def test_groups_follow_the_mesh() -> None:
         groups = groups_of(mesh, axes)
 
         def per_rank(x: jax.Array, groups: Groups = groups) -> jax.Array:
-            return all_reduce(x, groups, new_order(), "sum.f32")[1]
+            return all_reduce(x, groups, "sum.f32")
 
         run = jax.shard_map(
             per_rank, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y"), check_vma=False
@@ -122,7 +113,7 @@ def test_ranks_may_be_some_of_the_devices() -> None:
     x = np.random.default_rng(0).normal(size=(2, 50_000)).astype(np.float32)
 
     def per_rank(x: jax.Array) -> jax.Array:
-        return all_reduce(x, groups, new_order(), "sum.f32")[1][0]
+        return all_reduce(x, groups, "sum.f32")[0]
 
     y = jax.jit(jax.shard_map(per_rank, mesh=mesh, in_specs=P("x"), out_specs=P()))(x)
     np.testing.assert_allclose(y, x.astype(np.float64).sum(0), atol=1e-6)
@@ -130,21 +121,18 @@ def test_ranks_may_be_some_of_the_devices() -> None:
 
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("loop", ["scan", "fori_loop"])
-def test_loops_carry_the_order_buffer(loop: str, check_vma: bool) -> None:
+def test_loops(loop: str, check_vma: bool) -> None:
     mesh = make_mesh(4)
     groups = groups_of(mesh, "x")
     x = np.random.default_rng(1).normal(size=(4, 30_000)).astype(np.float32)
 
-    def step(carry: Any, _: Any = None) -> Any:
-        order, y = carry
-        order, total = all_reduce(y, groups, order, "sum.f32")
-        return (order, y * 0.5 + total * 0.01), None
+    def step(y: jax.Array, _: Any = None) -> Any:
+        return y * 0.5 + all_reduce(y, groups, "sum.f32") * 0.01, None
 
     def per_rank(x: jax.Array) -> jax.Array:
-        carry = (new_order(), x)
         if loop == "scan":
-            return lax.scan(step, carry, length=20)[0][1]
-        return lax.fori_loop(0, 20, lambda _, carry: step(carry)[0], carry)[1]
+            return lax.scan(step, x, length=20)[0]
+        return lax.fori_loop(0, 20, lambda _, y: step(y)[0], x)
 
     run = jax.shard_map(per_rank, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=check_vma)
     y = x.astype(np.float64)
@@ -172,7 +160,7 @@ def momentum_step(
             )
             for gi, wi, mi in zip(g, w, m, strict=True)
         ]
-        _, out = fused_call(kernel, groups, tensors, new_order(), op="momentum")
+        out = fused_call(kernel, groups, tensors, op="momentum")
         return [w for w, _ in out], [m for _, m in out]
 
     slices = [P(*[None] * (len(shape) - 1), "x") for shape in shapes]

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jaxcc.codegen import OutRole, Role, compile_kernel, generate
-from jaxcc.runtime import Teams, Tensor, fused_call, groups_of, load_kernel, new_order
+from jaxcc.runtime import Teams, Tensor, fused_call, groups_of, load_kernel
 
 PAIRS = {
     "pipeline": [(0, 1), (1, 2), (2, 3)],
@@ -54,7 +54,7 @@ def test_what_is_received_is_what_ppermute_gives(kernel: str, name: str, check_v
             Tensor((x[0], r[0]), (jax.typeof(x[0]),) * 2, 1, x[0].size)
             for x, r in zip(given[::2], given[1::2], strict=True)
         ]
-        _, made = fused_call(kernel, groups, tensors, new_order(), op="sends", teams=teams)
+        made = fused_call(kernel, groups, tensors, op="sends", teams=teams)
         return [(sent[None], kept[None]) for sent, kept in made]
 
     def plain(*given: Any) -> Any:

@@ -7,10 +7,7 @@ from typing import Protocol
 import jax
 
 from jaxcc.comm._call import Call
-from jaxcc.comm._order import Orders
 from jaxcc.layout import BackendError
-
-Order = jax.Array | None
 
 
 class Backend(Protocol):
@@ -38,15 +35,10 @@ class Backend(Protocol):
 class Bare(Protocol):
     """A library without JAX's transformations, for `run_like_lax`."""
 
-    @property
-    def orders(self) -> Orders:
-        """Where its calls take the order buffer from."""
-        ...
-
     def refuses(self, call: Call) -> BackendError | None:
         """As that of a Backend."""
         ...
 
-    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
-        """The order buffer for the next call, and the result."""
+    def bare(self, x: jax.Array, call: Call) -> jax.Array:
+        """The call of `x`."""
         ...

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcc._compat import result_type
-from jaxcc.comm._backends._backend import Order
 from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
 from jaxcc.layout import BackendError
 from jaxcc.runtime import (
-    ORDERS,
     Groups,
     Tensor,
     fused_call,
@@ -44,7 +42,6 @@ _NAMES = {
 class _Host:
     name = "host"
     between = "all of it is done at the start: the ranks' threads do the work themselves"
-    orders = ORDERS
 
     def refuses(self, call: Call) -> BackendError | None:
         try:
@@ -68,19 +65,18 @@ class _Host:
     def run(self, x: jax.Array, call: Call) -> jax.Array:
         return run_like_lax(self, x, call)
 
-    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+    def bare(self, x: jax.Array, call: Call) -> jax.Array:
         """The call, as moves or, where all ranks get one reduction, as a two-shot kernel."""
-        assert order is not None
         result = result_type(lambda x: call.what.in_lax(x, call.group), x)
         groups, op = _groups(call), str(call)
         moves = call.what.moves(call.shape, call.ranks)
         if moves is not None:
             combine = _reduction(call) if call.op else ""
-            return move_call(groups, moves, x, result, order, op=op, combine=combine)
+            return move_call(groups, moves, x, result, op=op, combine=combine)
         tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size)
         kernel = f"all_reduce.{_reduction(call)}"
-        order, [(y,)] = fused_call(kernel, groups, (tensor,), order, op=op)
-        return order, y
+        [(y,)] = fused_call(kernel, groups, (tensor,), op=op)
+        return y
 
 
 def _reduction(call: Call) -> str:

@@ -13,10 +13,8 @@ import jax.numpy as jnp
 
 from jaxcc import _compat
 from jaxcc.comm._backends._agree import agree
-from jaxcc.comm._backends._backend import Order
 from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
-from jaxcc.comm._order import Unordered
 from jaxcc.layout import BackendError
 
 _INSTALL = "pip install 'jaxcc[mpi]' && pip install --no-build-isolation mpi4jax"
@@ -35,7 +33,6 @@ _OPS = {
 class _Mpi:
     name = "mpi"
     between = "all of it is done at the start: MPI's blocking calls carry it"
-    orders = Unordered()
 
     def refuses(self, call: Call) -> BackendError | None:
         # Importing mpi4py starts MPI, so all that can be told without it comes first.
@@ -51,9 +48,9 @@ class _Mpi:
         agree(call, _library().comm)
         return run_like_lax(self, x, call)
 
-    def bare(self, order: Order, x: jax.Array, call: Call) -> tuple[Order, jax.Array]:
+    def bare(self, x: jax.Array, call: Call) -> jax.Array:
         """MPI's call."""
-        return order, _library().all_reduce(x, call)
+        return _library().all_reduce(x, call)
 
 
 def _other(call: Call) -> BackendError | None:
