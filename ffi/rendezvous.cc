@@ -215,8 +215,8 @@ std::string Group::mismatch() const {
     if (call.signature->text == text && call.run == first.run && call.site == first.site) continue;
     std::string one = text, other = call.signature->text;
     if (call.run != first.run) {
-      one = "run " + std::to_string(first.run) + " of the program, " + one;
-      other = "run " + std::to_string(call.run) + ", " + other;
+      one = "execution " + std::to_string(first.run) + " of " + one;
+      other = "execution " + std::to_string(call.run) + " of " + other;
     } else if (one == other) {
       one = "one call of " + one;
       other = "another call of " + other;
