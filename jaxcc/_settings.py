@@ -6,7 +6,8 @@ import math
 import os
 
 NAMES = frozenset(
-    f"JAXCC_{name}" for name in "CACHE_DIR CHECK COORDINATOR CXX RANK RANKS TABLE TIMEOUT_S".split()
+    f"JAXCC_{name}"
+    for name in "CACHE_DIR CHECK COORDINATOR CXX LAUNCHER RANK RANKS TABLE TIMEOUT_S".split()
 )
 """The variables that jaxcc reads."""
 

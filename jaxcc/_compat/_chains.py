@@ -15,6 +15,7 @@ from jax._src.named_sharding import UNSPECIFIED
 from jax.sharding import PartitionSpec as P
 
 from jaxcc._compat._jaxprs import Var, called, inner_jaxprs, op_name, scan_counts
+from jaxcc._compat._lifetimes import Operands, last_uses
 from jaxcc._compat._linear import FUNCTION
 from jaxcc._compat._traces import abstract_mesh, outside_all_traces
 
@@ -23,8 +24,13 @@ class UnchainedError(Exception):
     """An equation that holds links, of a kind that no value can be led through."""
 
 
-def before_lowering(rewrite: Callable[[str, Any], Any]) -> None:
-    """Lets `rewrite` change every program that is compiled from now on, given by name and jaxpr.
+Mark = Callable[[Any, int, Operands], Any]
+"""(a link, its number from 1, its operands that nobody reads later) -> the link, changed."""
+
+
+def before_lowering(rewrite: Callable[[str, Any, Operands], Any]) -> None:
+    """Lets `rewrite` change every program that is compiled from now on: it gets the name, the jaxpr
+    and the numbers of the operands that are donated.
 
     It sees what JAX made of the user's functions: differentiated, batched, with the jaxprs of
     nested `jit`s, which are traced once and then found in caches.
@@ -32,23 +38,26 @@ def before_lowering(rewrite: Callable[[str, Any], Any]) -> None:
     lower = _mlir.lower_jaxpr_to_module
 
     @functools.wraps(lower)
-    def lowered(name: str, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
-        return lower(name, rewrite(name, jaxpr), *args, **kwargs)
+    def lowered(name: str, jaxpr: Any, **kwargs: Any) -> Any:
+        given = kwargs["donated_args"][kwargs["num_const_args"] :]
+        donated = frozenset(number for number, is_donated in enumerate(given) if is_donated)
+        return lower(name, rewrite(name, jaxpr, donated), **kwargs)
 
     _mlir.lower_jaxpr_to_module = lowered
 
 
 def chained(
     jaxpr: Any,
+    owned: Operands,
     is_link: Callable[[Any], bool],
     first: Callable[[], jax.Array],
-    marked: Callable[[Any, int], Any],
+    marked: Mark,
 ) -> Any:
     """`jaxpr` with a chain through the equations that `is_link` tells.
 
     The first operand of a link becomes the first result of the link before it, in the order in
     which the program runs them; that of the first link becomes what `first` gives. Each link is
-    replaced by what `marked` gives for it and its number, from 1.
+    replaced by what `marked` gives for it. Nobody reads the `owned` operands after `jaxpr`.
 
     Raises:
       UnchainedError: a link lies where that cannot be done.
@@ -57,7 +66,7 @@ def chained(
     if not chain.has_links(jaxpr):
         return jaxpr
     start = jax.make_jaxpr(first)()
-    eqns, _ = chain.through(jaxpr.eqns, start.jaxpr.outvars[0])
+    eqns, _ = chain.through(jaxpr, start.jaxpr.outvars[0], owned)
     return jaxpr.replace(eqns=[*start.jaxpr.eqns, *eqns])
 
 
@@ -82,7 +91,7 @@ class _Chain:
         self,
         is_link: Callable[[Any], bool],
         first: Callable[[], jax.Array],
-        marked: Callable[[Any, int], Any],
+        marked: Mark,
     ) -> None:
         self._is_link = is_link
         self._first = first
@@ -98,10 +107,10 @@ class _Chain:
     def _holds(self, eqn: Any) -> bool:
         return self._is_link(eqn) or any(map(self.has_links, inner_jaxprs(eqn)))
 
-    def through(self, eqns: Iterable[Any], value: Any) -> tuple[list[Any], Any]:
+    def through(self, jaxpr: Any, value: Any, owned: Operands) -> tuple[list[Any], Any]:
         """The equations with the chain, which begins at the variable `value`; and where it ends."""
         made: list[Any] = []
-        for eqn in eqns:
+        for eqn, dying in zip(jaxpr.eqns, last_uses(jaxpr, owned), strict=True):
             if not self._holds(eqn):
                 made.append(eqn)
                 continue
@@ -109,18 +118,18 @@ class _Chain:
                 result, *others = eqn.outvars
                 after = self._new(eqn) if isinstance(result, DropVar) else result
                 linked = eqn.replace(invars=[value, *eqn.invars[1:]], outvars=[after, *others])
-                linked = self._marked(linked, next(self._numbers))
+                linked = self._marked(linked, next(self._numbers), dying)
             else:
                 after = self._new(eqn)
-                linked = self._inside(eqn, value, after)
+                linked = self._inside(eqn, value, after, dying)
             made.append(linked)
             value = after
         return made, value
 
-    def _threaded(self, jaxpr: Any, mesh: Any) -> Any:
+    def _threaded(self, jaxpr: Any, mesh: Any, owned: Operands) -> Any:
         """`jaxpr` with one more operand and result, where its part of the chain begins and ends."""
         begin = Var(self._type(mesh))
-        eqns, end = self.through(jaxpr.eqns, begin)
+        eqns, end = self.through(jaxpr, begin, owned)
         return jaxpr.replace(
             invars=[*jaxpr.invars, begin], outvars=[*jaxpr.outvars, end], eqns=eqns
         )
@@ -133,7 +142,7 @@ class _Chain:
         with outside_all_traces(), abstract_mesh(mesh):
             return jax.make_jaxpr(self._first)().out_avals[0]
 
-    def _inside(self, eqn: Any, value: Any, after: Any) -> Any:
+    def _inside(self, eqn: Any, value: Any, after: Any, dying: Operands) -> Any:
         """`eqn`, which holds links, with the chain through it, from `value` to `after`."""
         op, params = op_name(eqn), dict(eqn.params)
         given, made = [*eqn.invars, value], [*eqn.outvars, after]
@@ -141,7 +150,8 @@ class _Chain:
         if op == "scan":
             constants, carried, walked = scan_counts(eqn)
             here = constants + carried
-            turn = thread(params["jaxpr"])
+            # Each turn has what it is given for itself, but for the constants.
+            turn = thread(params["jaxpr"], owned=_from(constants, params["jaxpr"]))
             params["jaxpr"] = turn.replace(
                 invars=_moved(turn.invars, here), outvars=_moved(turn.outvars, carried)
             )
@@ -149,28 +159,31 @@ class _Chain:
             params["ft_out"] = _groups(carried + 1, len(eqn.outvars) - carried)
             given, made = _moved(given, here), _moved(made, carried)
         elif op == "shard_map":
-            params["jaxpr"] = self.threaded(params["jaxpr"], mesh=_mesh_of(params["jaxpr"].eqns))
+            inside = _mesh_of(params["jaxpr"].eqns)
+            params["jaxpr"] = self.threaded(params["jaxpr"], mesh=inside, owned=dying)
             params["in_specs"] = (*params["in_specs"], P())
             params["out_specs"] = (*params["out_specs"], P())
         elif op == "while":
-            params["body_jaxpr"] = thread(params["body_jaxpr"])
+            body = params["body_jaxpr"]
+            params["body_jaxpr"] = thread(body, owned=_from(params["body_nconsts"], body))
             # The condition has one result only: its links come before those of the body by data.
-            condition = thread(params["cond_jaxpr"])
+            condition = thread(params["cond_jaxpr"], owned=frozenset())
             params["cond_jaxpr"] = condition.replace(outvars=condition.outvars[:1])
         elif op == "cond":
-            params["branches"] = tuple(map(thread, params["branches"]))
+            owned = frozenset(number - 1 for number in dying if number)
+            params["branches"] = tuple(thread(jaxpr, owned=owned) for jaxpr in params["branches"])
         elif op in ("jit", "remat"):
-            params["jaxpr"] = thread(params["jaxpr"])
+            params["jaxpr"] = thread(params["jaxpr"], owned=dying)
             for name, of_value in _OF_EACH_OPERAND.items():
                 if isinstance(params.get(name), tuple):
                     params[name] += (of_value,)
         else:
             jaxpr, numbers = _run_by(eqn)
-            given = [*(eqn.invars[i] for i in numbers), value]
+            owned = frozenset(k for k, number in enumerate(numbers) if number in dying)
             return eqn.replace(
                 primitive=eval_jaxpr_p,
-                params={"call_jaxpr": thread(jaxpr)},
-                invars=given,
+                params={"call_jaxpr": thread(jaxpr, owned=owned)},
+                invars=[*(eqn.invars[number] for number in numbers), value],
                 outvars=made,
             )
         return eqn.replace(params=params, invars=given, outvars=made)
@@ -184,6 +197,11 @@ def _run_by(eqn: Any) -> tuple[Any, list[int]]:
     if found is None:
         raise UnchainedError(op_name(eqn))
     return found
+
+
+def _from(first: int, jaxpr: Any) -> Operands:
+    """The jaxpr's operands from number `first` on."""
+    return frozenset(range(first, len(jaxpr.invars)))
 
 
 def _moved(items: list[Any], place: int) -> list[Any]:

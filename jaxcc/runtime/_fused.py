@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxcc.layout import BackendError
 from jaxcc.runtime._channels import open_channels
+from jaxcc.runtime._compiled import SPARE, new_order
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import has_kernel, register
-from jaxcc.runtime._order import new_order
 from jaxcc.runtime._place import place_of
 
 
@@ -76,6 +76,8 @@ class Tensor:
       scalars: 0-d arrays that the kernel reads for it, and perhaps for other tensors.
       kind: which of the kernel's programs it is for.
       block: elements of a block; None if ceil(extent / ranks).
+      spare: as `aliases`, of operands whose buffers are free only if nobody reads them after the
+        call; whether anybody does is seen when the program is compiled.
     """
 
     operands: tuple[jax.Array, ...]
@@ -86,6 +88,7 @@ class Tensor:
     scalars: tuple[jax.Array, ...] = ()
     kind: int = 0
     block: int | None = None
+    spare: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def division(self, ranks: int) -> tuple[int, int, int]:
         """Its rows, the elements in one, and those in a rank's block."""
@@ -157,10 +160,11 @@ def fused_call(
     teams = teams or Teams(groups.ranks)
     unit_bytes = max((_unit_bytes(t, kinds[t.kind], teams) for t in tensors), default=1)
     scalars, first_scalar = _shared([tensor.scalars for tensor in tensors])
-    aliases = {0: 0}
+    aliases, spare = {0: 0}, dict[int, int]()
     operand, result = 2 + len(scalars), 1
     for tensor in tensors:
         aliases.update((operand + i, result + k) for i, k in tensor.aliases.items())
+        spare.update((operand + i, result + k) for i, k in tensor.spare.items())
         operand, result = operand + len(tensor.operands), result + len(tensor.results)
     order = new_order()
     call = jax.ffi.ffi_call(
@@ -191,6 +195,7 @@ def fused_call(
         ).reshape(-1),
         reach=np.asarray([reach for kind in kinds for reach in kind.reach], np.int64),
         geometry=np.asarray(geometry, np.int64).reshape(-1),
+        **{SPARE: tuple(spare.items())},
     )
     rest = iter(flat)
     return [tuple(next(rest) for _ in tensor.results) for tensor in tensors]

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from jaxcc.runtime._channels import open_channels
+from jaxcc.runtime._compiled import SPARE, new_order
 from jaxcc.runtime._groups import Groups
 from jaxcc.runtime._native import native, register
-from jaxcc.runtime._order import new_order
 from jaxcc.runtime._place import place_of
 
 ZEROS = -1
@@ -91,6 +91,7 @@ def move_call(
         moves=np.fromiter(
             itertools.chain.from_iterable(_in_bytes(move, size) for move in moves), np.int64
         ),
+        **{SPARE: ()},
     )
     return y
 

@@ -11,7 +11,7 @@ import jax
 from jaxcc import _compat
 from jaxcc._settings import timeout_s
 from jaxcc.layout import BackendError
-from jaxcc.runtime._order import in_one_order
+from jaxcc.runtime._compiled import compiled
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def native() -> ModuleType:
 
 @functools.cache
 def register() -> None:
-    """Makes the FFI targets known to XLA's CPU backend, and keeps their calls in one order.
+    """Makes the FFI targets known to XLA's CPU backend, and prepares the programs that call them.
 
     JAX hands over what is registered before the backend starts in an order that XLA refuses,
     handlers before their types; so the backend is started first.
@@ -53,7 +53,7 @@ def register() -> None:
         jax.ffi.register_ffi_type(name, registration, platform="cpu")  # pyright: ignore
     for name, handlers in module.registrations().items():
         jax.ffi.register_ffi_target(name, handlers, platform="cpu")
-    _compat.before_lowering(in_one_order)
+    _compat.before_lowering(compiled)
 
 
 def is_built() -> bool:

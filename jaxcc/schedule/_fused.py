@@ -24,6 +24,7 @@ class FusedCall:
     op: Op
     kernel: LoadedKernel
     aliases: tuple[Mapping[int, int], ...]
+    spare: tuple[Mapping[int, int], ...]
 
     @classmethod
     def build(
@@ -46,14 +47,16 @@ class FusedCall:
         made = plan(program, op, layouts)
         kernel = LoadedKernel.load(op.name, mesh, made, check_vma=check_vma)
         aliases = aliases_of(program, op, made.tensors, donate)
-        return cls(op, kernel, tuple(aliases))
+        if_free = aliases_of(program, op, made.tensors, list(program.inputs))
+        spare = [_others(every, one) for every, one in zip(if_free, aliases, strict=True)]
+        return cls(op, kernel, tuple(aliases), tuple(spare))
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         """The results on one rank, inside `shard_map`."""
         values = dict(zip(self.op.value_inputs(), given, strict=True))
         tensors = [
-            self.kernel.tensor(number, values, aliases=aliases)
-            for number, aliases in enumerate(self.aliases)
+            self.kernel.tensor(number, values, aliases=aliases, spare=spare)
+            for number, (aliases, spare) in enumerate(zip(self.aliases, self.spare, strict=True))
         ]
         results = self.kernel.run(tensors)
         made: dict[str, Any] = {}
@@ -68,7 +71,7 @@ def aliases_of(
     """Operand to result, of each tensor of `op`: buffers that nobody reads afterwards take the
     results.
 
-    An input that the caller keeps is never one: XLA would have to copy it first. Nor is one the
+    An input that the caller keeps is none: XLA would have to copy it first. Nor is one the
     buffer of what is received, which others write at any time.
     """
     reads = Counter(x.value for one in tensors for x in one.inputs)
@@ -106,3 +109,12 @@ def _is_free(
     reads = sum(x in part.inputs for part in op.body)
     same = program.types()[x] == t
     return same and reads == 1 and (x not in program.inputs or x in donate)
+
+
+def _others(every: Mapping[int, int], certain: Mapping[int, int]) -> dict[int, int]:
+    """The pairs of `every` whose operand and result are in none that is certain."""
+    return {
+        operand: result
+        for operand, result in every.items()
+        if operand not in certain and result not in certain.values()
+    }

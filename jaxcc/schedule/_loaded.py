@@ -61,6 +61,7 @@ class LoadedKernel:
         values: Mapping[str, Any],
         *,
         aliases: Mapping[int, int],
+        spare: Mapping[int, int] | None = None,
         shape: tuple[int, ...] | None = None,
         block: int | None = None,
     ) -> runtime.Tensor:
@@ -69,6 +70,7 @@ class LoadedKernel:
         Args:
           values: its operands by name: whole ones and slices.
           aliases: index of an operand -> index of the result that takes its buffer.
+          spare: the same, where nobody reads that operand afterwards.
           shape: the whole shape, of a plan for any size: its whole operands have any shape, which
             they keep (XLA does not alias through a reshape), and its slices are flat.
           block: elements of a row that a rank owns; None if ceil(extent / ranks).
@@ -93,6 +95,7 @@ class LoadedKernel:
             tuple(reads[:scalars]),
             self.kinds[number],
             block,
+            spare or {},
         )
 
     def run(self, tensors: Sequence[runtime.Tensor]) -> list[tuple[jax.Array, ...]]:

@@ -73,7 +73,7 @@ class _Host:
         if moves is not None:
             combine = _reduction(call) if call.op else ""
             return move_call(groups, moves, x, result, op=op, combine=combine)
-        tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size)
+        tensor = Tensor(operands=(x,), results=(result,), outer=1, extent=x.size, spare={0: 0})
         kernel = f"all_reduce.{_reduction(call)}"
         [(y,)] = fused_call(kernel, groups, (tensor,), op=op)
         return y
