@@ -102,6 +102,10 @@ inline void pass_order(const xla::ffi::RemainingArgs& args, const xla::ffi::Rema
   std::memcpy(to.untyped_data(), from.untyped_data(), std::min(from.size_bytes(), to.size_bytes()));
 }
 
+// The target `jaxcc_nothing`: each of its results is an operand's buffer, which it leaves as it is.
+// XLA runs it when all its operands are there.
+XLA_FFI_Error* execute_nothing(XLA_FFI_CallFrame* frame);
+
 // What the standard library throws (for want of memory) must not reach XLA.
 template <class F>
 auto guarded(F function) {

@@ -45,6 +45,9 @@ NB_MODULE(_ffi, m) {
     nb::dict targets;
     targets["jaxcc_fused"] = target(jaxcc::instantiate_fused, jaxcc::execute_fused);
     targets["jaxcc_move"] = target(jaxcc::instantiate_move, jaxcc::execute_move);
+    nb::dict nothing;
+    nothing["execute"] = capsule(jaxcc::execute_nothing);
+    targets["jaxcc_nothing"] = nothing;
     return targets;
   });
   m.def("types", [] {

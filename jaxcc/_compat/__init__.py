@@ -11,6 +11,7 @@ import jax
 from jaxcc._compat._bits import counted_bits as counted_bits
 from jaxcc._compat._bits import counters as counters
 from jaxcc._compat._bits import counts_bits as counts_bits
+from jaxcc._compat._chains import Links as Links
 from jaxcc._compat._chains import UnchainedError as UnchainedError
 from jaxcc._compat._chains import before_lowering as before_lowering
 from jaxcc._compat._chains import chained as chained

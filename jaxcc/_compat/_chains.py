@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import flattree as _flattree
 from jax._src.core import DropVar, eval_jaxpr_p
 from jax._src.interpreters import mlir as _mlir
 from jax._src.named_sharding import UNSPECIFIED
 from jax.sharding import PartitionSpec as P
 
-from jaxcc._compat._jaxprs import Var, called, inner_jaxprs, op_name, scan_counts
+from jaxcc._compat._jaxprs import (
+    Literal,
+    Var,
+    called,
+    inner_jaxprs,
+    op_name,
+    scan_counts,
+)
 from jaxcc._compat._lifetimes import Operands, last_uses
 from jaxcc._compat._linear import FUNCTION
 from jaxcc._compat._traces import abstract_mesh, outside_all_traces
@@ -25,7 +34,7 @@ class UnchainedError(Exception):
 
 
 Mark = Callable[[Any, int, Operands], Any]
-"""(a link, its number from 1, its operands that nobody reads later) -> the link, changed."""
+"""(a link, its number from 1, its operands that nobody reads later) -> what it is replaced by."""
 
 
 def before_lowering(rewrite: Callable[[str, Any, Operands], Any]) -> None:
@@ -46,27 +55,40 @@ def before_lowering(rewrite: Callable[[str, Any, Operands], Any]) -> None:
     _mlir.lower_jaxpr_to_module = lowered
 
 
-def chained(
-    jaxpr: Any,
-    owned: Operands,
-    is_link: Callable[[Any], bool],
-    first: Callable[[], jax.Array],
-    marked: Mark,
-) -> Any:
-    """`jaxpr` with a chain through the equations that `is_link` tells.
+@dataclass(frozen=True)
+class Links:
+    """What a chain goes through, and how.
 
-    The first operand of a link becomes the first result of the link before it, in the order in
-    which the program runs them; that of the first link becomes what `first` gives. Each link is
-    replaced by what `marked` gives for it. Nobody reads the `owned` operands after `jaxpr`.
+    Attributes:
+      first: gives the value that the first link takes.
+      is_link: whether an equation is one: its first operand becomes the first result of the link
+        before it, in the order in which the program runs them.
+      marked: what a link is replaced by.
+      is_guest: whether an equation runs in its place in the chain though it does not take part.
+      after: of the chain's value and others, these, once the chain has come so far.
+      since: of the chain's value and others, the value, once these are there.
+    """
+
+    first: Callable[[], jax.Array]
+    is_link: Callable[[Any], bool]
+    marked: Mark
+    is_guest: Callable[[Any], bool]
+    after: Callable[..., Sequence[jax.Array]]
+    since: Callable[..., jax.Array]
+
+
+def chained(jaxpr: Any, owned: Operands, links: Links) -> Any:
+    """`jaxpr` with a chain through its links and guests; as it is if it has no links.
+
+    Nobody reads the `owned` operands after `jaxpr`.
 
     Raises:
-      UnchainedError: a link lies where that cannot be done.
+      UnchainedError: a link or a guest lies where that cannot be done.
     """
-    chain = _Chain(is_link, first, marked)
-    if not chain.has_links(jaxpr):
+    if not _having(links.is_link)(jaxpr):
         return jaxpr
-    start = jax.make_jaxpr(first)()
-    eqns, _ = chain.through(jaxpr, start.jaxpr.outvars[0], owned)
+    start = jax.make_jaxpr(links.first)()
+    eqns, _ = _Chain(links).through(jaxpr, start.jaxpr.outvars[0], owned)
     return jaxpr.replace(eqns=[*start.jaxpr.eqns, *eqns])
 
 
@@ -87,44 +109,56 @@ _RUN_ONLY = frozenset({"composite", "custom_vmap_call", "linear_call", FUNCTION.
 class _Chain:
     """One chaining. Jaxprs that several equations share stay shared."""
 
-    def __init__(
-        self,
-        is_link: Callable[[Any], bool],
-        first: Callable[[], jax.Array],
-        marked: Mark,
-    ) -> None:
-        self._is_link = is_link
-        self._first = first
-        self._marked = marked
+    def __init__(self, links: Links) -> None:
+        self._links = links
         self._numbers = itertools.count(1)
-        self.has_links = functools.cache(self._has_links)
+        self._has_some = _having(lambda eqn: links.is_link(eqn) or links.is_guest(eqn))
         self.threaded = functools.cache(self._threaded)
         self._type = functools.cache(self._type_for)
-
-    def _has_links(self, jaxpr: Any) -> bool:
-        return any(map(self._holds, jaxpr.eqns))
-
-    def _holds(self, eqn: Any) -> bool:
-        return self._is_link(eqn) or any(map(self.has_links, inner_jaxprs(eqn)))
 
     def through(self, jaxpr: Any, value: Any, owned: Operands) -> tuple[list[Any], Any]:
         """The equations with the chain, which begins at the variable `value`; and where it ends."""
         made: list[Any] = []
+        # Results of guests, which may run beside one another, but not beside a link.
+        guests: list[Any] = []
         for eqn, dying in zip(jaxpr.eqns, last_uses(jaxpr, owned), strict=True):
-            if not self._holds(eqn):
-                made.append(eqn)
-                continue
-            if self._is_link(eqn):
-                result, *others = eqn.outvars
-                after = self._new(eqn) if isinstance(result, DropVar) else result
-                linked = eqn.replace(invars=[value, *eqn.invars[1:]], outvars=[after, *others])
-                linked = self._marked(linked, next(self._numbers), dying)
-            else:
+            is_link = self._links.is_link(eqn)
+            if self._links.is_guest(eqn):
+                made += self._invited(eqn, value)
+                guests += made[-1].outvars
+            elif is_link or any(map(self._has_some, inner_jaxprs(eqn))):
+                value = self._since(guests, value, made)
                 after = self._new(eqn)
-                linked = self._inside(eqn, value, after, dying)
-            made.append(linked)
-            value = after
-        return made, value
+                linked = self._link if is_link else self._inside
+                made.append(linked(eqn, value, after, dying))
+                value = after
+            else:
+                made.append(eqn)
+        return made, self._since(guests, value, made)
+
+    def _link(self, eqn: Any, value: Any, after: Any, dying: Operands) -> Any:
+        linked = eqn.replace(invars=[value, *eqn.invars[1:]], outvars=[after, *eqn.outvars[1:]])
+        return self._links.marked(linked, next(self._numbers), dying)
+
+    def _invited(self, eqn: Any, value: Any) -> list[Any]:
+        """A guest that runs after the chain has come to `value`, and what makes it do so."""
+        numbers = [n for n, v in enumerate(eqn.invars) if _is_data(v)]
+        given = [eqn.invars[n] for n in numbers]
+        later = [Var(v.aval) for v in given]
+        operands = dict(enumerate(eqn.invars)) | dict(zip(numbers, later, strict=True))
+        results = [Var(v.aval) if isinstance(v, DropVar) else v for v in eqn.outvars]
+        guest = eqn.replace(invars=list(operands.values()), outvars=results)
+        return [*_traced(self._links.after, [value, *given], later), guest]
+
+    def _since(self, guests: list[Any], value: Any, made: list[Any]) -> Any:
+        """The chain's value after the guests, of whom none is left; `made` gets what it takes."""
+        came = [v for v in guests if _is_data(v)]
+        guests.clear()
+        if not came:
+            return value
+        after = Var(value.aval)
+        made += _traced(self._links.since, [value, *came], [after])
+        return after
 
     def _threaded(self, jaxpr: Any, mesh: Any, owned: Operands) -> Any:
         """`jaxpr` with one more operand and result, where its part of the chain begins and ends."""
@@ -140,7 +174,7 @@ class _Chain:
     def _type_for(self, mesh: Any) -> Any:
         """The type of the chain's values where `mesh` is set, as inside a shard_map."""
         with outside_all_traces(), abstract_mesh(mesh):
-            return jax.make_jaxpr(self._first)().out_avals[0]
+            return jax.make_jaxpr(self._links.first)().out_avals[0]
 
     def _inside(self, eqn: Any, value: Any, after: Any, dying: Operands) -> Any:
         """`eqn`, which holds links, with the chain through it, from `value` to `after`."""
@@ -187,6 +221,32 @@ class _Chain:
                 outvars=made,
             )
         return eqn.replace(params=params, invars=given, outvars=made)
+
+
+def _having(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Tells whether such an equation is in a jaxpr, or inside another there."""
+
+    @functools.cache
+    def has(jaxpr: Any) -> bool:
+        return any(is_one(eqn) or any(map(has, inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
+
+    return has
+
+
+def _is_data(variable: Any) -> bool:
+    """Whether it is an array of numbers, not of keys, nor a literal."""
+    return not isinstance(variable, Literal) and isinstance(variable.aval.dtype, np.dtype)
+
+
+def _traced(f: Callable[..., Any], given: list[Any], made: list[Any]) -> list[Any]:
+    """The one equation of `f`, an FFI call, from variables `given` to `made`."""
+    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in given]
+    if not types[1:]:
+        return []
+    with outside_all_traces():
+        (eqn,) = jax.make_jaxpr(f)(*types).jaxpr.eqns
+    params = eqn.params | {"result_avals": tuple(v.aval for v in made)}
+    return [eqn.replace(params=params, invars=given, outvars=made)]
 
 
 def _run_by(eqn: Any) -> tuple[Any, list[int]]:

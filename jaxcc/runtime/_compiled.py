@@ -4,7 +4,9 @@ XLA runs what does not depend on each other's data in any order. Two collectives
 ranks must not be run so: each rank may then wait in another one, or two alike give each other's
 results. An order buffer, result of one and operand of the next, is the dependence that they lack.
 A call is traced with a buffer of its own; now all are led from call to call: those in loops and
-nested functions, in derivatives, and in several `shard_map`s.
+nested functions, in derivatives, and in several `shard_map`s. XLA's own collectives, and MPI's,
+have their places between them: XLA has a thread for each rank, which one of ours and one of its own
+would otherwise both wait on.
 
 And where nobody reads an operand afterwards, a result may take its buffer: ranks then keep half as
 much memory in their caches, and take no new one from the operating system.
@@ -59,16 +61,42 @@ def compiled(name: str, jaxpr: Any, donated: frozenset[int]) -> Any:
         params["input_output_aliases"] = tuple(aliases.items())
         return eqn.replace(params=eqn.params | params)
 
+    links = _compat.Links(new_order, _is_ours, placed, _is_foreign, _after, _since)
     try:
-        return _compat.chained(jaxpr, donated, _is_ours, new_order, placed)
+        return _compat.chained(jaxpr, donated, links)
     except _compat.UnchainedError as error:
         raise BackendError(
             "BACKEND_ORDER",
-            f"a collective of the host backend lies inside {error}",
+            f"a collective lies inside {error}, in a program with some of the host backend",
             because="jaxcc cannot keep it in one order with the others there",
-            fixes=("use backend='xla' there", "move it out"),
+            fixes=("use backend='xla' for all", "move it out"),
         ) from None
 
 
 def _is_ours(eqn: Any) -> bool:
     return eqn.primitive.name == "ffi_call" and eqn.params["target_name"] in TARGETS
+
+
+# What has axes and does not meet other ranks.
+_ALONE = frozenset({"axis_index", "pcast", "preduced", "pvary", "vary_unreduced_cast"})
+
+
+def _is_foreign(eqn: Any) -> bool:
+    """Whether it is a collective that is not ours: of XLA, several of them in one, or of MPI."""
+    op = _compat.op_name(eqn)
+    named = any(isinstance(axis, str) for axis in _compat.axis_names(eqn))
+    return (named and op not in _ALONE) or op.endswith("_mpi")
+
+
+def _after(order: jax.Array, *xs: jax.Array) -> Any:
+    aliases = {number + 1: number for number in range(len(xs))}
+    return _nothing([jax.ShapeDtypeStruct.like(x) for x in xs], aliases)(order, *xs)
+
+
+def _since(order: jax.Array, *xs: jax.Array) -> Any:
+    return _nothing([jax.ShapeDtypeStruct.like(order)], {0: 0})(order, *xs)
+
+
+def _nothing(types: list[jax.ShapeDtypeStruct], aliases: dict[int, int]) -> Any:
+    """A call that hands on buffers, when all its operands are there."""
+    return jax.ffi.ffi_call("jaxcc_nothing", types, input_output_aliases=aliases)
