@@ -2,7 +2,8 @@
 
 `python tools/bench_epilogues.py` times, in turns on two CPU ranks, an all-reduce with its bias,
 GeLU, dropout and residual, and one with dropout, residual and RMSNorm: one kernel, and the same
-function in a jitted `jax.shard_map`. Both donate the residual, which each result replaces.
+function in a jitted `jax.shard_map`, as a call and several in a program. Both donate the
+residual, which each result replaces.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jaxcc.cli.demo.measure import Carried, compare
 from jaxcc.cli.demo.ranks import group
 
 KEEP = 0.9
+STEPS = 4
 
 
 def dropout(x: Any, key: Any) -> Any:
@@ -67,6 +69,22 @@ EPILOGUES: tuple[Callable[..., Any], ...] = (
 )
 
 
+def several(f: Any, given: list[tuple[Any, Any, Any]]) -> Callable[[Any], Any]:
+    """`f` of a residual that each result replaces: one call, or a program of several, each with
+    terms and a key of its own."""
+    if len(given) == 1:
+        ((y, b, key),) = given
+        return lambda r: f(y, b, r, key)
+
+    def steps(given: Any, r: Any) -> Any:
+        for y, b, key in given:
+            r = f(y, b, r, key)
+        return r
+
+    program = jax.jit(steps, donate_argnums=1)
+    return lambda r: program(given, r)
+
+
 def main() -> None:
     """Prints both sides' medians and the ratio with its quartiles."""
     parser = argparse.ArgumentParser(description="Fused epilogues of an all-reduce, against XLA")
@@ -74,14 +92,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     given = parser.parse_args()
     mesh, rng = group(2, "tp"), np.random.default_rng(0)
-    terms = rng.standard_normal((2, *given.shape), dtype=np.float32)
     layouts = (Partial(), Replicated, Replicated, Replicated)
-    y = jax.device_put(terms, jax.sharding.NamedSharding(mesh, P("tp")))
+    over = jax.sharding.NamedSharding(mesh, P("tp"))
+    b = jaxcc.put(jnp.ones(given.shape[-1]), Replicated, mesh)
+    each = [
+        (
+            jax.device_put(rng.standard_normal((2, *given.shape), dtype=np.float32), over),
+            b,
+            jaxcc.put(jax.random.key(step), Replicated, mesh),
+        )
+        for step in range(STEPS)
+    ]
+    key = each[0][-1]
     r = rng.standard_normal(given.shape, dtype=np.float32)
-    b, key = (
-        jaxcc.put(jnp.ones(given.shape[-1]), Replicated, mesh),
-        jaxcc.put(jax.random.key(0), Replicated, mesh),
-    )
     for f in EPILOGUES:
         typed = jaxcc.typed(mesh=mesh, in_layouts=layouts, out_layouts=Replicated)(f)
         schedule = typed.schedule(jax.ShapeDtypeStruct(r.shape, r.dtype), b, r, key)
@@ -96,18 +119,19 @@ def main() -> None:
             per_rank, mesh=mesh, in_specs=(P("tp"), P(), P(), P()), out_specs=P()
         )
         xla = jax.jit(mapped, donate_argnums=2)
-        times = compare(
-            Carried(lambda r, f=ours: f(y, b, r, key), jaxcc.put(r, Replicated, mesh)),
-            Carried(lambda r, f=xla: f(y, b, r, key), jaxcc.put(r, Replicated, mesh)),
-            rounds=given.rounds,
-        )
-        ours_ms, xla_ms = times.jaxcc.median * 1e3, times.xla.median * 1e3
-        ratio = times.speedup
-        print(
-            f"{f.__name__:26} {r.nbytes >> 20} MiB: jaxcc {ours_ms:6.2f} ms, XLA {xla_ms:6.2f} ms: "
-            f"{ratio.median:.2f}x [{ratio.low:.2f}-{ratio.high:.2f}]",
-            flush=True,
-        )
+        for way, steps in (("a call", 1), ("in a program", STEPS)):
+            times = compare(
+                Carried(several(ours, each[:steps]), jaxcc.put(r, Replicated, mesh)),
+                Carried(several(xla, each[:steps]), jaxcc.put(r, Replicated, mesh)),
+                rounds=given.rounds,
+            )
+            ours_ms, xla_ms = (side.median * 1e3 / steps for side in (times.jaxcc, times.xla))
+            ratio = times.speedup
+            print(
+                f"{f.__name__:26} {r.nbytes >> 20} MiB, {way}: jaxcc {ours_ms:6.2f} ms, XLA "
+                f"{xla_ms:6.2f} ms: {ratio.median:.2f}x [{ratio.low:.2f}-{ratio.high:.2f}]",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

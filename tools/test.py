@@ -64,7 +64,7 @@ def test_cpp() -> None:
     options = ("-G", "Ninja", "-DJAXCC_PYTHON=OFF", "-DJAXCC_TESTS=ON")
     run(BIN / "cmake", "-S", ".", "-B", CPP_TESTS, *options)
     run(BIN / "cmake", "--build", CPP_TESTS)
-    run(BIN / "ctest", "--test-dir", CPP_TESTS, "--output-on-failure", "--timeout", "300")
+    run(BIN / "ctest", "--test-dir", CPP_TESTS, "--output-on-failure", "--timeout", "300", "-j2")
 
 
 def test_python(options: list[str]) -> None:
