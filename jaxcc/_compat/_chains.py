@@ -83,7 +83,7 @@ def chained(jaxpr: Any, owned: Operands, links: Links) -> Any:
     Nobody reads the `owned` operands after `jaxpr`.
 
     Raises:
-      UnchainedError: a link or a guest lies where that cannot be done.
+      UnchainedError: a link lies where that cannot be done.
     """
     if not _having(links.is_link)(jaxpr):
         return jaxpr
@@ -112,6 +112,7 @@ class _Chain:
     def __init__(self, links: Links) -> None:
         self._links = links
         self._numbers = itertools.count(1)
+        self._has_links = _having(links.is_link)
         self._has_some = _having(lambda eqn: links.is_link(eqn) or links.is_guest(eqn))
         self.threaded = functools.cache(self._threaded)
         self._type = functools.cache(self._type_for)
@@ -130,8 +131,14 @@ class _Chain:
                 value = self._since(guests, value, made)
                 after = self._new(eqn)
                 linked = self._link if is_link else self._inside
-                made.append(linked(eqn, value, after, dying))
-                value = after
+                try:
+                    made.append(linked(eqn, value, after, dying))
+                    value = after
+                except UnchainedError:
+                    # Guests alone may stay where they are.
+                    if any(map(self._has_links, inner_jaxprs(eqn))):
+                        raise
+                    made.append(eqn)
             else:
                 made.append(eqn)
         return made, self._since(guests, value, made)

@@ -67,9 +67,9 @@ def compiled(name: str, jaxpr: Any, donated: frozenset[int]) -> Any:
     except _compat.UnchainedError as error:
         raise BackendError(
             "BACKEND_ORDER",
-            f"a collective lies inside {error}, in a program with some of the host backend",
+            f"a collective of the host backend lies inside {error}",
             because="jaxcc cannot keep it in one order with the others there",
-            fixes=("use backend='xla' for all", "move it out"),
+            fixes=("use backend='xla' there", "move it out"),
         ) from None
 
 

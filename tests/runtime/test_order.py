@@ -50,6 +50,10 @@ def test_a_collective_where_no_order_can_be_kept_is_refused() -> None:
         inside = jax.make_jaxpr(lambda x: comm.all_reduce(x, "x", backend=backend, mesh=mesh))(x)
         return box.bind(x, jaxpr=inside)
 
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False)
+    def whole(x: jax.Array) -> jax.Array:
+        return comm.all_reduce(x, "x", backend="host", mesh=mesh)
+
     def program(backend: str) -> Any:
         f = functools.partial(body, backend=backend)
         return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False))
@@ -59,6 +63,8 @@ def test_a_collective_where_no_order_can_be_kept_is_refused() -> None:
         program("host")(x)
     assert caught.value.code == "BACKEND_ORDER"
     np.testing.assert_array_equal(program("xla")(x), [2, 4])
+    beside = jax.jit(lambda x: (program("xla")(x), whole(x)))
+    np.testing.assert_array_equal(beside(x), [[2, 4], [2, 4]])
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
