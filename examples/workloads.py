@@ -7,6 +7,7 @@ stages of two). With `--print SCHEDULE` the rewritten program is shown instead; 
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -219,6 +220,10 @@ def main() -> None:
     workload = WORKLOADS[options.workload]
     if options.print and options.print not in workload.schedules:
         parser.error(f"--print: {options.workload} has {', '.join(workload.schedules)}")
+    ranks = math.prod(workload.mesh.values())
+    if jax.device_count() < ranks:
+        flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={ranks}"
+        parser.error(f"{options.workload} needs {ranks} devices: set {flag}")
     typed, args, made = schedules(workload, options.size)
     if options.print:
         print(made[options.print])

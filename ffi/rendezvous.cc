@@ -182,7 +182,9 @@ void Group::give_up(uint64_t epoch, int seat, bool spoilt) {
   }
   fail(epoch, present,
        {Failure::kTimeout, "[BACKEND_TIMEOUT] " + op + ": " + join(absent) + " of " + name() +
-                               " did not come within " + seconds(timeout_) + " (JAXCC_TIMEOUT_S)"});
+                               " did not come within " + seconds(timeout_) +
+                               " (JAXCC_TIMEOUT_S); look for a branch or a loop's length that "
+                               "differs between ranks"});
 }
 
 // Returns when an epoch that others are giving up is over.

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jaxcc import _compat
-from jaxcc.layout import LayoutMap, Local, Partial, join, on_host, run_on_ranks
+from jaxcc.layout import LayoutError, LayoutMap, Local, Partial, join, on_host, run_on_ranks
 from jaxcc.program import run as run_program
 from jaxcc.schedule import Source, place, shard_mapped, sharding_of
 
@@ -24,6 +24,9 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
 
     What a group of one cannot hold, `Local` inputs and results that differ between ranks, is
     computed for every rank, on the one device.
+
+    Raises:
+      LayoutError: LAYOUT_ARGUMENT if it is traced under the mesh of several devices.
     """
     device = np.asarray(source.mesh.devices).flat[0]
     alone = Mesh(
@@ -32,6 +35,16 @@ def run(source: Source, args: tuple[Any, ...]) -> Any:
         axis_types=(AxisType.Auto,) * len(source.sizes),
     )
     traced = any(map(_compat.is_tracer, jax.tree.leaves(args)))
+    if traced and jax.sharding.get_abstract_mesh().size > 1:
+        raise LayoutError(
+            "LAYOUT_ARGUMENT",
+            "reference is traced while a mesh of several devices is set",
+            because="it runs on one device, and JAX has one mesh in a trace",
+            fixes=(
+                "call it outside of jax.jit, jax.grad and the like",
+                "trace it outside of jax.set_mesh",
+            ),
+        )
     leaves = [x if traced else jax.device_put(on_host(x), device) for x in jax.tree.leaves(args)]
     local = any(layout.axes_with(type(Local)) for layout in source.in_layouts)
     local |= any(layout.stacked_axes() for layout in source.out_layouts)

@@ -164,6 +164,22 @@ def test_loops_and_branches_run_and_have_a_reference() -> None:
         close(g.reference(x, y), expected)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_reference_traced_under_another_mesh_says_what_to_do(kind: AxisType) -> None:
+    mesh = jax.make_mesh((2,), ("tp",), axis_types=(kind,), devices=jax.devices()[:2])
+
+    @jaxcc.typed(mesh=mesh, in_layouts=(Sliced(1), Sliced(0)), out_layouts=Replicated)
+    def product(x: Any, w: Any) -> Any:
+        return lax.psum(x @ w, "tp")
+
+    x, w = normal(4, 6), normal(6, 3)
+    with jax.set_mesh(mesh):
+        close(product.reference(x, w), x.astype(np.float64) @ w)
+        with pytest.raises(jaxcc.LayoutError, match="outside of jax.jit"):
+            jax.jit(product.reference)(x, w)
+    close(jax.jit(product.reference)(x, w), x.astype(np.float64) @ w)
+
+
 def test_local_is_the_function_itself() -> None:
     mesh = mesh_of(4)
     mapped = jax.shard_map(

@@ -13,7 +13,6 @@ from jaxcc._compat._bits import counters as counters
 from jaxcc._compat._bits import counts_bits as counts_bits
 from jaxcc._compat._chains import Links as Links
 from jaxcc._compat._chains import UnchainedError as UnchainedError
-from jaxcc._compat._chains import before_lowering as before_lowering
 from jaxcc._compat._chains import chained as chained
 from jaxcc._compat._jaxprs import CALLING as CALLING
 from jaxcc._compat._jaxprs import CALLS as CALLS
@@ -43,6 +42,7 @@ from jaxcc._compat._lines import SourceLine as SourceLine
 from jaxcc._compat._lines import at_line_of as at_line_of
 from jaxcc._compat._lines import is_transposed as is_transposed
 from jaxcc._compat._lines import source_line as source_line
+from jaxcc._compat._lowering import before_lowering as before_lowering
 from jaxcc._compat._processes import KeyValueStore as KeyValueStore
 from jaxcc._compat._processes import backend_started as backend_started
 from jaxcc._compat._processes import join as join

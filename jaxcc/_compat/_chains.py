@@ -10,14 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax._src import flattree as _flattree
 from jax._src.core import DropVar, eval_jaxpr_p
-from jax._src.interpreters import mlir as _mlir
 from jax._src.named_sharding import UNSPECIFIED
 from jax.sharding import PartitionSpec as P
 
 from jaxcc._compat._jaxprs import (
-    Literal,
     Var,
     called,
     inner_jaxprs,
@@ -30,29 +29,11 @@ from jaxcc._compat._traces import abstract_mesh, outside_all_traces
 
 
 class UnchainedError(Exception):
-    """An equation that holds links, of a kind that no value can be led through."""
+    """A link, or a guest, that no value can be led to; says what it is."""
 
 
 Mark = Callable[[Any, int, Operands], Any]
 """(a link, its number from 1, its operands that nobody reads later) -> what it is replaced by."""
-
-
-def before_lowering(rewrite: Callable[[str, Any, Operands], Any]) -> None:
-    """Lets `rewrite` change every program that is compiled from now on: it gets the name, the jaxpr
-    and the numbers of the operands that are donated.
-
-    It sees what JAX made of the user's functions: differentiated, batched, with the jaxprs of
-    nested `jit`s, which are traced once and then found in caches.
-    """
-    lower = _mlir.lower_jaxpr_to_module
-
-    @functools.wraps(lower)
-    def lowered(name: str, jaxpr: Any, **kwargs: Any) -> Any:
-        given = kwargs["donated_args"][kwargs["num_const_args"] :]
-        donated = frozenset(number for number, is_donated in enumerate(given) if is_donated)
-        return lower(name, rewrite(name, jaxpr, donated), **kwargs)
-
-    _mlir.lower_jaxpr_to_module = lowered
 
 
 @dataclass(frozen=True)
@@ -64,7 +45,7 @@ class Links:
       is_link: whether an equation is one: its first operand becomes the first result of the link
         before it, in the order in which the program runs them.
       marked: what a link is replaced by.
-      is_guest: whether an equation runs in its place in the chain though it does not take part.
+      is_guest: whether an equation runs in its place in the chain though it has no such operand.
       after: of the chain's value and others, these, once the chain has come so far.
       since: of the chain's value and others, the value, once these are there.
     """
@@ -120,52 +101,45 @@ class _Chain:
     def through(self, jaxpr: Any, value: Any, owned: Operands) -> tuple[list[Any], Any]:
         """The equations with the chain, which begins at the variable `value`; and where it ends."""
         made: list[Any] = []
-        # Results of guests, which may run beside one another, but not beside a link.
-        guests: list[Any] = []
         for eqn, dying in zip(jaxpr.eqns, last_uses(jaxpr, owned), strict=True):
-            is_link = self._links.is_link(eqn)
-            if self._links.is_guest(eqn):
-                made += self._invited(eqn, value)
-                guests += made[-1].outvars
-            elif is_link or any(map(self._has_some, inner_jaxprs(eqn))):
-                value = self._since(guests, value, made)
-                after = self._new(eqn)
-                linked = self._link if is_link else self._inside
-                try:
-                    made.append(linked(eqn, value, after, dying))
-                    value = after
-                except UnchainedError:
-                    # Guests alone may stay where they are.
-                    if any(map(self._has_links, inner_jaxprs(eqn))):
-                        raise
-                    made.append(eqn)
+            if self._links.is_link(eqn):
+                lead = self._link
+            elif self._links.is_guest(eqn):
+                lead = self._invited
+            elif any(map(self._has_some, inner_jaxprs(eqn))):
+                lead = self._inside
             else:
                 made.append(eqn)
-        return made, self._since(guests, value, made)
+                continue
+            after = self._new(eqn)
+            try:
+                made += lead(eqn, value, after, dying)
+                value = after
+            except UnchainedError:
+                # Guests alone may stay where they are, inside something.
+                if lead != self._inside or any(map(self._has_links, inner_jaxprs(eqn))):
+                    raise
+                made.append(eqn)
+        return made, value
 
-    def _link(self, eqn: Any, value: Any, after: Any, dying: Operands) -> Any:
+    def _link(self, eqn: Any, value: Any, after: Any, dying: Operands) -> list[Any]:
         linked = eqn.replace(invars=[value, *eqn.invars[1:]], outvars=[after, *eqn.outvars[1:]])
-        return self._links.marked(linked, next(self._numbers), dying)
+        return [self._links.marked(linked, next(self._numbers), dying)]
 
-    def _invited(self, eqn: Any, value: Any) -> list[Any]:
-        """A guest that runs after the chain has come to `value`, and what makes it do so."""
+    def _invited(self, eqn: Any, value: Any, after: Any, _: Operands) -> list[Any]:
+        """A guest between what makes it wait for the chain and the chain for it."""
         numbers = [n for n, v in enumerate(eqn.invars) if _is_data(v)]
+        if not numbers:
+            raise UnchainedError(f"{op_name(eqn)} of random keys")
         given = [eqn.invars[n] for n in numbers]
         later = [Var(v.aval) for v in given]
         operands = dict(enumerate(eqn.invars)) | dict(zip(numbers, later, strict=True))
         results = [Var(v.aval) if isinstance(v, DropVar) else v for v in eqn.outvars]
-        guest = eqn.replace(invars=list(operands.values()), outvars=results)
-        return [*_traced(self._links.after, [value, *given], later), guest]
-
-    def _since(self, guests: list[Any], value: Any, made: list[Any]) -> Any:
-        """The chain's value after the guests, of whom none is left; `made` gets what it takes."""
-        came = [v for v in guests if _is_data(v)]
-        guests.clear()
-        if not came:
-            return value
-        after = Var(value.aval)
-        made += _traced(self._links.since, [value, *came], [after])
-        return after
+        return [
+            _traced(self._links.after, [value, *given], later),
+            eqn.replace(invars=list(operands.values()), outvars=results),
+            _traced(self._links.since, [value, *filter(_is_data, results)], [after]),
+        ]
 
     def _threaded(self, jaxpr: Any, mesh: Any, owned: Operands) -> Any:
         """`jaxpr` with one more operand and result, where its part of the chain begins and ends."""
@@ -178,12 +152,14 @@ class _Chain:
     def _new(self, eqn: Any) -> Any:
         return Var(self._type(_mesh_of([eqn])))
 
-    def _type_for(self, mesh: Any) -> Any:
-        """The type of the chain's values where `mesh` is set, as inside a shard_map."""
+    def _type_for(self, mesh: Any, lanes: tuple[int, ...] = ()) -> Any:
+        """The type of the chain's values where `mesh` is set, as inside a shard_map; of several in
+        the shape `lanes`.
+        """
         with outside_all_traces(), abstract_mesh(mesh):
-            return jax.make_jaxpr(self._links.first)().out_avals[0]
+            return jax.make_jaxpr(lambda: _spread(self._links.first(), lanes))().out_avals[0]
 
-    def _inside(self, eqn: Any, value: Any, after: Any, dying: Operands) -> Any:
+    def _inside(self, eqn: Any, value: Any, after: Any, dying: Operands) -> list[Any]:
         """`eqn`, which holds links, with the chain through it, from `value` to `after`."""
         op, params = op_name(eqn), dict(eqn.params)
         given, made = [*eqn.invars, value], [*eqn.outvars, after]
@@ -204,6 +180,8 @@ class _Chain:
             params["jaxpr"] = self.threaded(params["jaxpr"], mesh=inside, owned=dying)
             params["in_specs"] = (*params["in_specs"], P())
             params["out_specs"] = (*params["out_specs"], P())
+        elif op == "while" and (lanes := params["cond_jaxpr"].out_avals[0].shape):
+            return self._in_lanes(eqn, value, after, lanes)
         elif op == "while":
             body = params["body_jaxpr"]
             params["body_jaxpr"] = thread(body, owned=_from(params["body_nconsts"], body))
@@ -221,13 +199,51 @@ class _Chain:
         else:
             jaxpr, numbers = _run_by(eqn)
             owned = frozenset(k for k, number in enumerate(numbers) if number in dying)
-            return eqn.replace(
-                primitive=eval_jaxpr_p,
-                params={"call_jaxpr": thread(jaxpr, owned=owned)},
-                invars=[*(eqn.invars[number] for number in numbers), value],
-                outvars=made,
-            )
-        return eqn.replace(params=params, invars=given, outvars=made)
+            params = {"call_jaxpr": thread(jaxpr, owned=owned)}
+            given = [*(eqn.invars[number] for number in numbers), value]
+            eqn = eqn.replace(primitive=eval_jaxpr_p)
+        return [eqn.replace(params=params, invars=given, outvars=made)]
+
+    def _in_lanes(self, eqn: Any, value: Any, after: Any, lanes: tuple[int, ...]) -> list[Any]:
+        """A `while` under `vmap`, of which each lane ends by itself: JAX keeps what the others
+        carry by a choice of whole lanes, so each has a value of the chain.
+        """
+        if self._has_some(eqn.params["cond_jaxpr"]):
+            # JAX runs it twice in a turn, beside the body.
+            raise UnchainedError("a collective in the condition of a while loop under vmap")
+        mesh = _mesh_of([eqn])
+        begins, ends, before, end = (Var(self._type(mesh, lanes)) for _ in range(4))
+        condition = eqn.params["cond_jaxpr"]
+        condition = condition.replace(invars=[*condition.invars, Var(begins.aval)])
+        turn = self.threaded(eqn.params["body_jaxpr"], mesh, frozenset())
+        turn = turn.replace(
+            invars=[*turn.invars[:-1], begins],
+            outvars=[*turn.outvars[:-1], ends],
+            eqns=[
+                _traced(_gathered, [begins], [turn.invars[-1]]),
+                *turn.eqns,
+                _traced(functools.partial(_spread, lanes=lanes), [turn.outvars[-1]], [ends]),
+            ],
+        )
+        return [
+            _traced(functools.partial(_spread, lanes=lanes), [value], [before]),
+            eqn.replace(
+                params=eqn.params | {"cond_jaxpr": condition, "body_jaxpr": turn},
+                invars=[*eqn.invars, before],
+                outvars=[*eqn.outvars, end],
+            ),
+            _traced(_gathered, [end], [after]),
+        ]
+
+
+def _spread(x: jax.Array, lanes: tuple[int, ...]) -> jax.Array:
+    """`x` of one dimension for each lane."""
+    return lax.broadcast_in_dim(x, (*lanes, *x.shape), (len(lanes),)) if lanes else x
+
+
+def _gathered(x: jax.Array) -> jax.Array:
+    """One of what `_spread` gave, which needs all."""
+    return lax.reduce_max(x, tuple(range(x.ndim - 1)))
 
 
 def _having(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -241,19 +257,19 @@ def _having(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_data(variable: Any) -> bool:
-    """Whether it is an array of numbers, not of keys, nor a literal."""
-    return not isinstance(variable, Literal) and isinstance(variable.aval.dtype, np.dtype)
+    """Whether it is an array of numbers, not of keys."""
+    return isinstance(variable.aval.dtype, np.dtype)
 
 
-def _traced(f: Callable[..., Any], given: list[Any], made: list[Any]) -> list[Any]:
-    """The one equation of `f`, an FFI call, from variables `given` to `made`."""
+def _traced(f: Callable[..., Any], given: list[Any], made: list[Any]) -> Any:
+    """`f`, which is one equation, from variables `given` to `made`."""
     types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in given]
-    if not types[1:]:
-        return []
     with outside_all_traces():
         (eqn,) = jax.make_jaxpr(f)(*types).jaxpr.eqns
-    params = eqn.params | {"result_avals": tuple(v.aval for v in made)}
-    return [eqn.replace(params=params, invars=given, outvars=made)]
+    params = dict(eqn.params)
+    if "result_avals" in params:
+        params["result_avals"] = tuple(v.aval for v in made)
+    return eqn.replace(params=params, invars=given, outvars=made)
 
 
 def _run_by(eqn: Any) -> tuple[Any, list[int]]:
@@ -262,7 +278,7 @@ def _run_by(eqn: Any) -> tuple[Any, list[int]]:
     if found is None and op_name(eqn) in _RUN_ONLY:
         found = next(inner_jaxprs(eqn)), list(range(len(eqn.invars)))
     if found is None:
-        raise UnchainedError(op_name(eqn))
+        raise UnchainedError(f"a collective inside {op_name(eqn)}")
     return found
 
 

@@ -114,7 +114,7 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
 def axis_names(eqn: Any) -> tuple[str, ...]:
     """The mesh axes that a collective equation runs over."""
     axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    return tuple(axes) if isinstance(axes, tuple | list | frozenset) else (axes,)
 
 
 def literal_value(literal: Any) -> Any:

@@ -54,6 +54,7 @@ def find_place(environment: Environment) -> Place | None:
                 raise BackendError(
                     "BACKEND_SETTING",
                     f"{place.launcher} says that this is rank {place.rank} of {place.ranks}",
+                    fixes=("number ranks from 0 on",),
                 )
             return place
     return None
@@ -72,7 +73,11 @@ def _told(environment: Environment) -> Place | None:
         _refuse_half(environment)
         return None
     if not is_address(address):
-        raise BackendError("BACKEND_SETTING", f"JAXCC_COORDINATOR is {address!r}, not HOST:PORT")
+        raise BackendError(
+            "BACKEND_SETTING",
+            f"JAXCC_COORDINATOR is {address!r}, not HOST:PORT",
+            fixes=("set it to the address at which rank 0 listens, such as localhost:4000",),
+        )
     rank, ranks = (_number(environment, name) for name in ("JAXCC_RANK", "JAXCC_RANKS"))
     return Place("JAXCC_COORDINATOR", rank, ranks, address)
 
@@ -159,7 +164,15 @@ def _first_host(nodes: str) -> str:
 def _number(environment: Environment, name: str) -> int:
     text = environment.get(name)
     if text is None:
-        raise BackendError("BACKEND_SETTING", f"{name} is not set, unlike others of its kind")
+        raise BackendError(
+            "BACKEND_SETTING",
+            f"{name} is not set, but others that go with it are",
+            fixes=("set it, too", "unset the others to run alone"),
+        )
     if not (text.isascii() and text.isdecimal()):
-        raise BackendError("BACKEND_SETTING", f"{name} is {text!r}, not a number")
+        raise BackendError(
+            "BACKEND_SETTING",
+            f"{name} is {text!r}, not a number",
+            fixes=("set it to one from 0 on",),
+        )
     return int(text)

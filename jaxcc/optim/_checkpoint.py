@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxcc import _compat
 from jaxcc.layout import LayoutError
@@ -36,10 +37,18 @@ def save_form(form: StateForm, state: Any, params: Any) -> Any:
         x = jnp.asarray(x)
         if not _fits(x, t, form.axis, owner):
             _refuse("state", path, x, t, owner)
-        return x if owner == SHARED else x[: t.size].reshape(t.shape)
+        return x if owner == SHARED else _whole(x)[: t.size].reshape(t.shape)
 
     owners = form.owners(types, params)
     return jax.tree_util.tree_map_with_path(whole, state, types, owners)
+
+
+def _whole(x: jax.Array) -> jax.Array:
+    """`x` typed as whole: of one that Explicit axes divide, JAX knows no reshape."""
+    sharding = jax.typeof(x).sharding
+    if any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types):
+        return jax.reshard(x, sharding.update(spec=P(*[None] * x.ndim)))
+    return x
 
 
 def load_form(form: StateForm, saved: Any, params: Any, mesh: AnyMesh) -> Any:

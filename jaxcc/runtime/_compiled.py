@@ -52,7 +52,7 @@ def compiled(name: str, jaxpr: Any, donated: frozenset[int]) -> Any:
 
     def placed(eqn: Any, number: int, free: frozenset[int]) -> Any:
         attributes = dict(eqn.params["attributes"])
-        attributes["op"] += f" (call {number} of {name})"
+        attributes["op"] += f" (collective {number} in {name})"
         aliases = dict(eqn.params["input_output_aliases"])
         for operand, result in attributes.pop(SPARE, ()):
             if operand in free:
@@ -67,9 +67,12 @@ def compiled(name: str, jaxpr: Any, donated: frozenset[int]) -> Any:
     except _compat.UnchainedError as error:
         raise BackendError(
             "BACKEND_ORDER",
-            f"a collective of the host backend lies inside {error}",
-            because="jaxcc cannot keep it in one order with the others there",
-            fixes=("use backend='xla' there", "move it out"),
+            f"{error} cannot be kept in one order with the host backend's collectives",
+            because="XLA would run it beside one of them, and ranks then wait for one another",
+            fixes=(
+                "use backend='xla' for all of them",
+                "move it out of what it is in; of keys, send jax.random.key_data",
+            ),
         ) from None
 
 
@@ -82,10 +85,12 @@ _ALONE = frozenset({"axis_index", "pcast", "preduced", "pvary", "vary_unreduced_
 
 
 def _is_foreign(eqn: Any) -> bool:
-    """Whether it is a collective that is not ours: of XLA, several of them in one, or of MPI."""
+    """Whether it is a collective that is not ours: of XLA, several of them in one, or of MPI; or a
+    program that was exported, which may have some.
+    """
     op = _compat.op_name(eqn)
     named = any(isinstance(axis, str) for axis in _compat.axis_names(eqn))
-    return (named and op not in _ALONE) or op.endswith("_mpi")
+    return (named and op not in _ALONE) or op == "call_exported" or op.endswith("_mpi")
 
 
 def _after(order: jax.Array, *xs: jax.Array) -> Any:

@@ -26,7 +26,10 @@ def checking[F: Callable[..., Any]](verb: F) -> F:
 
     @functools.wraps(verb)
     def checked_verb(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(schedule, *args, **kwargs)
+        try:
+            bound = signature.bind(schedule, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{verb.__name__}: {error}") from None
         for name, given in list(bound.arguments.items())[1:]:
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given if several else (given,):

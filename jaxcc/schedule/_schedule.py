@@ -135,13 +135,20 @@ class Schedule:
           CodegenError: `backend="host"` and a kernel cannot be generated or compiled.
           ScheduleError: `donate` names no input.
         """
+        names = (donate,) if isinstance(donate, str) else donate
+        if not isinstance(names, Iterable):
+            raise ScheduleError(
+                "SCHEDULE_ARGUMENT",
+                f"compile: donate={donate!r} is neither a name nor several",
+                fixes=(f"name inputs: {', '.join(self.program.inputs)}",),
+            )
         return compile_program(
             self.source,
             self.program,
             # Without steps it is the source, which was checked.
             self.layouts if self.steps else {},
             backend,
-            (donate,) if isinstance(donate, str) else tuple(donate),
+            tuple(names),
             mesh or self.source.mesh,
             scheduled=bool(self.steps),
         )

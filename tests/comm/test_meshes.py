@@ -1,5 +1,6 @@
 """Every collective of jaxcc.comm in groups that are a part of the mesh, against NumPy."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,3 +108,20 @@ def test_outside_of_shard_map_a_mesh_that_is_set_has_no_axes() -> None:
             with pytest.raises(JaxccError, match="mesh axes here are: none") as caught:
                 call()
             assert caught.value.code == "LAYOUT_AXIS"
+
+
+@pytest.mark.parametrize("axis", ["r", "s"])
+def test_the_mesh_that_is_set_tells_the_devices(axis: str) -> None:
+    devices = np.array(jax.devices())[[3, 1, 0, 2]].reshape(2, 2)
+    mesh = jax.sharding.Mesh(devices, ("r", "s"), axis_types=(AxisType.Auto,) * 2)
+    x = np.random.default_rng(17).normal(size=(2, 2, 5)).astype(np.float32)
+    spec = P("r", "s")
+
+    @jax.jit
+    @functools.partial(jax.shard_map, in_specs=spec, out_specs=spec, check_vma=False)
+    def total(x: jax.Array) -> jax.Array:
+        return comm.all_reduce(x, axis, backend="host")
+
+    with jax.set_mesh(mesh):
+        wanted = np.broadcast_to(x.sum("rs".index(axis), keepdims=True), x.shape)
+        np.testing.assert_allclose(total(x), wanted, rtol=1e-6)

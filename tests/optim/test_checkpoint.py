@@ -9,7 +9,10 @@ import numpy as np
 import optax
 import pytest
 from fused import fused, mean, on_ranks, randoms
+from jax.sharding import AxisType
 from oracles import close, mesh_of
+
+import jaxcc
 
 SHAPES = {"a": (7, 3), "b": (5,), "scalar": (), "odd": (83, 101)}
 
@@ -44,6 +47,20 @@ def test_training_goes_on_with_another_number_of_ranks(n: int, tmp_path: Path) -
     expected, _ = advance(two, 2, params, state, grads[2:])
     for k in SHAPES:
         close(resumed[k], expected[k], 1e-6)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("under_jit", [False, True])
+def test_a_saved_state_has_whole_arrays_on_any_mesh(under_jit: bool, kind: AxisType) -> None:
+    mesh = jax.make_mesh((2,), ("dp",), axis_types=(kind,), devices=jax.devices()[:2])
+    start = randoms(np.random.default_rng(3), {**SHAPES, "even": (8, 6), "cube": (4, 3, 5)})
+    tx = jaxcc.optim.fuse(optax.sgd(1e-2, 0.9), axis_name="dp", mesh=mesh, master=jnp.float32)
+    with jax.set_mesh(mesh):
+        state = tx.init(start)
+        save = jax.jit(tx.save_form) if under_jit else tx.save_form
+        saved = save(state, start)
+    for k, x in start.items():
+        np.testing.assert_array_equal(np.asarray(saved.master[k]), x)
 
 
 def test_optax_goes_on_from_a_saved_state_and_back() -> None:

@@ -63,6 +63,14 @@ def while_loop(mean: Mean, x: Array) -> Array:
     return lax.while_loop(small, lambda c: (c[0] + 1, jnp.cos(mean(c[1]))), (jnp.int32(0), x))[1]
 
 
+def lanes_that_end_alone(mean: Mean, x: Array) -> Array:
+    def lane(n: Array, x: Array) -> Array:
+        turn = lambda c: (c[0] + 1, jnp.cos(mean(c[1])))  # noqa: E731
+        return lax.while_loop(lambda c: c[0] < n, turn, (jnp.int32(0), x))[1]
+
+    return jax.vmap(lane)(jnp.arange(4) % 3, x.reshape(4, -1)).reshape(x.shape)
+
+
 def cond(mean: Mean, x: Array) -> Array:
     return lax.cond(mean(x).sum() > 0, mean, lambda x: mean(2 * x) - x, x)
 
@@ -118,7 +126,17 @@ def solved(mean: Mean, x: Array) -> Array:
 
 
 INSIDE = [
-    *(plain, scan, while_loop, cond, unlike_branches, function, function_in_loop, lanes),
+    *(
+        plain,
+        scan,
+        while_loop,
+        lanes_that_end_alone,
+        cond,
+        unlike_branches,
+        function,
+        function_in_loop,
+        lanes,
+    ),
     *(value_and_gradient, rematerialized, forward_mode, own_derivative, linear, solved),
 ]
 

@@ -12,7 +12,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from jax.interpreters import mlir
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
@@ -21,6 +21,7 @@ from jaxcc import comm
 from jaxcc.layout import BackendError
 
 AUTO = AxisType.Auto
+OURS = ["jaxcc_fused", "jaxcc_move", "jaxcc_nothing"]
 
 
 @pytest.mark.parametrize(("ranks", "seed"), [(2, 0), (2, 1), (3, 2), (4, 3), (8, 4)])
@@ -93,3 +94,54 @@ def test_a_shard_map_inside_another_is_in_the_same_order(check_vma: bool) -> Non
     x = np.random.default_rng(5).normal(size=8).astype(np.float32)
     with jax.set_mesh(mesh):
         np.testing.assert_allclose(program("host")(x), program("xla")(x), rtol=1e-6)
+
+
+def test_exported_programs_and_foreign_primitives_have_their_places() -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    on_ranks = functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False
+    )
+    foreign = jax.extend.core.Primitive("foreign")
+    foreign.def_abstract_eval(lambda x, *, axes: x)
+    mlir.register_lowering(foreign, lambda _, x, *, axes: [x])
+
+    def program(backend: str) -> Any:
+        def total(x: jax.Array) -> jax.Array:
+            late = lax.fori_loop(0, 4 * lax.axis_index("x"), lambda _, y: jnp.tanh(y), x)
+            return comm.all_reduce(x + 0 * late, "x", backend=backend, mesh=mesh)
+
+        checks = [export.DisabledSafetyCheck.custom_call(name) for name in OURS]
+        type_ = jax.ShapeDtypeStruct((1024, 256), jnp.float32)
+        made = export.export(jax.jit(on_ranks(total)), disabled_checks=checks)(type_)
+
+        def whole(x: jax.Array) -> list[jax.Array]:
+            own = on_ranks(lambda x: foreign.bind(total(x), axes=None))
+            return [own(x), made.call(2 * x), made.call(3 * x), own(4 * x)]
+
+        return jax.jit(whole)
+
+    x = np.random.default_rng(9).normal(size=(1024, 256)).astype(np.float32)
+    over = jax.sharding.NamedSharding(mesh, P("x"))
+    for _ in range(3):
+        got, wanted = (program(backend)(jax.device_put(x, over)) for backend in ("host", "xla"))
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["keys", "condition in lanes"])
+def test_what_has_no_place_in_the_order_is_refused(kind: str) -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+
+    def body(x: jax.Array) -> jax.Array:
+        y = comm.all_reduce(x, "x", backend="host", mesh=mesh)
+        if kind == "keys":
+            key = lax.ppermute(jax.random.key(3), "x", [(0, 1), (1, 0)])
+            return y + jax.random.uniform(key)
+        small = lambda c: lax.pmax(c, "x") < 3  # noqa: E731
+        more = lambda c: c + comm.all_reduce(1.0, "x", backend="host", mesh=mesh)  # noqa: E731
+        return y + jax.vmap(lambda c: lax.while_loop(small, more, c))(x)
+
+    f = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    with pytest.raises(BackendError, match="fix: use backend='xla'") as caught:
+        jax.jit(f)(np.arange(4.0, dtype=np.float32))
+    assert caught.value.code == "BACKEND_ORDER"

@@ -315,5 +315,5 @@ def test_a_rank_that_does_not_come_is_named_and_nothing_hangs(tmp_path: Path) ->
         timeout=120,
         check=True,
     )
-    assert "[BACKEND_TIMEOUT] handed (call 1 of jit(lone)): rank 1 (device 1)" in done.stdout
+    assert "[BACKEND_TIMEOUT] handed (collective 1 in jit(lone)): rank 1 (device 1)" in done.stdout
     assert done.stdout.endswith("36000.0\n")

@@ -60,6 +60,7 @@ def message(call: Callable[[], Any], kind: type[jaxcc.JaxccError] = jaxcc.Schedu
         ("dead: names is None, not str", lambda s: s.dead(None)),
         ("apply: 3 is neither", lambda s: s.apply(3)),
         ("donate: f has no input 'z'", lambda s: s.compile(donate="z")),
+        ("compile: donate=True is neither a name nor", lambda s: s.compile(donate=True)),
         ("4 ranks along 'tp', and f was scheduled for 2", lambda s: s.compile(mesh=mesh_of(4))),
         ("for w: f32[8,6], not 'w', which is no array", lambda s: s.compile("xla")(A, "w")),
     ],

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcc._compat import result_type
+from jaxcc._compat import current_mesh, result_type
 from jaxcc.comm._backends._like_lax import run_like_lax
 from jaxcc.comm._call import Call
 from jaxcc.layout import BackendError
@@ -95,16 +95,22 @@ def _groups(call: Call) -> Groups:
     Raises:
       BackendError: BACKEND_MESH if that is unknown, and what `groups_of` raises.
     """
-    if call.group.mesh is not None:
-        return groups_of(call.group.mesh, call.axes)
-    devices = jax.devices()
     bound = jax.sharding.get_abstract_mesh()
+    mesh = call.group.mesh
+    if mesh is None and (current := current_mesh()).axis_names == bound.axis_names:
+        mesh = current
+    if mesh is not None:
+        return groups_of(mesh, call.axes)
+    devices = jax.devices()
     if not bound.size == call.ranks == len(devices):
         raise BackendError(
             "BACKEND_MESH",
             f"the host backend does not know the devices of {', '.join(map(repr, call.axes))}",
             because="inside jax.shard_map JAX does not tell them, and the group is not all devices",
-            fixes=("pass mesh=, the mesh of the enclosing jax.shard_map",),
+            fixes=(
+                "pass mesh=, the mesh of the enclosing jax.shard_map",
+                "run under `with jax.set_mesh(mesh):`",
+            ),
         )
     sizes = [bound.shape[axis] for axis in call.axes]
     return groups_of(jax.sharding.Mesh(np.reshape(devices, sizes), call.axes), call.axes)
