@@ -111,7 +111,9 @@ class _Chain:
             else:
                 made.append(eqn)
                 continue
-            after = self._new(eqn)
+            # What a link gives others may read: where JAX runs each equation as a program, it does.
+            given = lead == self._link and not isinstance(eqn.outvars[0], DropVar)
+            after = eqn.outvars[0] if given else self._new(eqn)
             try:
                 made += lead(eqn, value, after, dying)
                 value = after

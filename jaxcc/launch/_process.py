@@ -85,7 +85,11 @@ class Process:
             for shown in self._outputs.values():
                 shown.end()
             return "ended"
-        changed = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        try:
+            changed = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        except ChildProcessError:
+            # It has ended since; the next look sees how.
+            return None
         if changed is None:
             return None
         return "stopped" if changed.si_code == os.CLD_STOPPED else "continued"

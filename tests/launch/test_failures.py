@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from launching import SAY, SUM, Launcher, is_alive, wait_until_gone
+
+from jaxcc.launch._job import Job, Program
+from jaxcc.launch._process import Process
 
 # Rank 1 ends in one of many ways, once all have said who they are; the others would wait for a
 # minute.
@@ -232,3 +238,16 @@ def test_what_a_failed_rank_started_ends_with_it(launcher: Launcher) -> None:
     done = launcher.run(END.format(start), "-n", "2")
     assert done.returncode == 1
     wait_until_gone([int(pid) for pid in launcher.lines(3)])
+
+
+def test_a_rank_that_ends_while_it_is_looked_at(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    rank = Process(Job(Program(str(script)), ranks=1), 0, "127.0.0.1:1")
+    os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+    # It had not ended when it was asked.
+    with patch.object(subprocess.Popen, "poll", return_value=None):
+        assert rank.look() is None
+    assert (rank.look(), rank.code) == ("ended", 0)
+    for source in rank.sources():
+        source.close()

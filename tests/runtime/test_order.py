@@ -145,3 +145,22 @@ def test_what_has_no_place_in_the_order_is_refused(kind: str) -> None:
     with pytest.raises(BackendError, match="fix: use backend='xla'") as caught:
         jax.jit(f)(np.arange(4.0, dtype=np.float32))
     assert caught.value.code == "BACKEND_ORDER"
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_without_jit_each_equation_is_a_program(check_vma: bool) -> None:
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("d", "x"))
+    x = jnp.asarray(np.random.default_rng(11).normal(size=(4, 6)), jnp.float32)
+
+    def gradient(backend: str) -> jax.Array:
+        def loss(x: jax.Array) -> jax.Array:
+            total = comm.all_reduce(jnp.sin(x), "x", backend=backend, mesh=mesh)
+            return comm.all_gather(jnp.sum(total**2)[None], "d", backend=backend, mesh=mesh)
+
+        def body(x: jax.Array) -> jax.Array:
+            return jax.grad(lambda x: jnp.sum(loss(x)))(x)
+
+        spec = P(("d", "x"))
+        return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)(x)
+
+    np.testing.assert_allclose(gradient("host"), gradient("xla"), rtol=1e-5)
