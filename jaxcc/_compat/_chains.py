@@ -210,12 +210,12 @@ class _Chain:
         """A `while` under `vmap`, of which each lane ends by itself: JAX keeps what the others
         carry by a choice of whole lanes, so each has a value of the chain.
         """
-        if self._has_some(eqn.params["cond_jaxpr"]):
+        condition = eqn.params["cond_jaxpr"]
+        if self._has_some(condition):
             # JAX runs it twice in a turn, beside the body.
             raise UnchainedError("a collective in the condition of a while loop under vmap")
-        mesh = _mesh_of([eqn])
+        mesh, spread = _mesh_of([eqn]), functools.partial(_spread, lanes=lanes)
         begins, ends, before, end = (Var(self._type(mesh, lanes)) for _ in range(4))
-        condition = eqn.params["cond_jaxpr"]
         condition = condition.replace(invars=[*condition.invars, Var(begins.aval)])
         turn = self.threaded(eqn.params["body_jaxpr"], mesh, frozenset())
         turn = turn.replace(
@@ -224,11 +224,11 @@ class _Chain:
             eqns=[
                 _traced(_gathered, [begins], [turn.invars[-1]]),
                 *turn.eqns,
-                _traced(functools.partial(_spread, lanes=lanes), [turn.outvars[-1]], [ends]),
+                _traced(spread, [turn.outvars[-1]], [ends]),
             ],
         )
         return [
-            _traced(functools.partial(_spread, lanes=lanes), [value], [before]),
+            _traced(spread, [value], [before]),
             eqn.replace(
                 params=eqn.params | {"cond_jaxpr": condition, "body_jaxpr": turn},
                 invars=[*eqn.invars, before],

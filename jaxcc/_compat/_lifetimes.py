@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from jaxcc._compat._jaxprs import IDENTITIES, Literal, op_name
@@ -32,11 +33,12 @@ def last_uses(jaxpr: Any, owned: Operands) -> list[Operands]:
     dying: list[Operands] = []
     for eqn in reversed(jaxpr.eqns):
         roots = [_root(root, v) for v in eqn.invars]
+        times = Counter(roots)
         dying.append(
             frozenset(
                 number
                 for number, r in enumerate(roots)
-                if r is not None and r not in needed and roots.count(r) == 1
+                if r is not None and r not in needed and times[r] == 1
             )
         )
         needed.update(roots)

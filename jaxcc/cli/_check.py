@@ -116,12 +116,11 @@ def find_target(target: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        file = f"; a module has no .py: {name[:-3]}:{path}" if name.endswith(".py") else ""
-        raise UsageError(f"cannot import {name}: {_raised(error)}{file}") from None
     # Whatever the user's module raises, SystemExit too, is an answer about it.
     except (Exception, SystemExit) as error:
-        raise UsageError(f"cannot import {name}: {_raised(error)}") from None
+        is_file = isinstance(error, ModuleNotFoundError) and name.endswith(".py")
+        fix = f"; a module has no .py: {name.removesuffix('.py')}:{path}" if is_file else ""
+        raise UsageError(f"cannot import {name}: {_raised(error)}{fix}") from None
     found: Any = module
     for attribute in path.split("."):
         found = getattr(found, attribute, None)
